@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from random_decoders import SIZES
-from random_gguf import TYPES, write_random_gguf
+from random_gguf import FAMILIES, TYPES, write_random_gguf
 
 from partita import Model
 from partita.generate.decoder_ports import DecoderPorts
@@ -23,6 +23,7 @@ def model_parser(description: str) -> argparse.ArgumentParser:
     source.add_argument("model", type=Path, nargs="?", help="a GGUF file")
     source.add_argument("--random", choices=SIZES)
     parser.add_argument("--kind", choices=TYPES, default="Q4_0", help="of --random")
+    parser.add_argument("--family", choices=FAMILIES, default="llama", help="of --random")
     parser.add_argument("--context", type=int, default=1024, help="tokens that caches hold")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument(
@@ -45,6 +46,6 @@ def model_file(args: argparse.Namespace) -> Iterator[tuple[Path, Path]]:
         folder = Path(name)
         path = args.model
         if args.random:
-            path = folder / f"random-{args.random}-{args.kind}.gguf"
-            write_random_gguf(path, SIZES[args.random], args.kind)
+            path = folder / f"random-{args.family}-{args.random}-{args.kind}.gguf"
+            write_random_gguf(path, SIZES[args.random], args.kind, args.family)
         yield path, folder

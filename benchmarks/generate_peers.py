@@ -8,8 +8,8 @@ but its last token, then make ``--new`` tokens (onnxruntime-genai and OpenVINO c
 the prompt with it). Printed are medians of tokens a second of both phases, the bandwidth that
 decoding comes to (bytes of weights that a token reads, times tokens a second), and how many of the
 first tokens are those of the engine in the first row: of a random prompt many tokens are about
-equally likely, so that arithmetic decides. Engines in this process have the processor time of the
-prompt and of a token, too, which others on the machine disturb less, of one thread least. Engines:
+equally likely, so that arithmetic decides. Processor time of the prompt and of a token is printed,
+too, which others on the machine disturb less, of one thread least. Engines:
 Partita by its exact products, in bfloat16 (``partita-bf16``), with rows of prompts and caches in
 int8 (``partita-int8``), and with both; llama.cpp (npm's node-llama-cpp) and OpenVINO GenAI on the
 same file; onnxruntime and onnxruntime-genai on what Partita makes of it, saved as ONNX. OpenVINO
@@ -55,15 +55,15 @@ class Turn:
         prefill_s: Seconds of the prompt.
         decode_s: Seconds of the tokens after it.
         tokens: These.
-        prefill_cpu_s: Processor time of the prompt in seconds; 0 where another process reads it.
+        prefill_cpu_s: Processor time of the prompt in seconds.
         decode_cpu_s: Likewise of the tokens after it.
     """
 
     prefill_s: float
     decode_s: float
     tokens: Sequence[int]
-    prefill_cpu_s: float = 0.0
-    decode_cpu_s: float = 0.0
+    prefill_cpu_s: float
+    decode_cpu_s: float
 
 
 class Engine(Protocol):
@@ -436,7 +436,8 @@ class LlamaCpp:
         self._asked.write(json.dumps({"prompt": list(prompt), "count": count}) + "\n")
         self._asked.flush()
         answer = self._answer("prefill")
-        return Turn(answer["prefill"], answer["decode"], answer["tokens"])
+        spent = answer["prefillCpu"], answer["decodeCpu"]
+        return Turn(answer["prefill"], answer["decode"], answer["tokens"], *spent)
 
     def _answer(self, key: str) -> dict[str, Any]:
         """The next line that holds a key; others are the engine's log."""
@@ -489,15 +490,29 @@ def bytes_of_a_token(setting: Setting) -> float:
     return sum(work_of_a_token(setting.model, setting.context, 0).weight_bytes.values())
 
 
-def run(engines: Sequence[Engine], prompt: Sequence[int], args: argparse.Namespace) -> None:
-    """Turns, and a row for each engine."""
+def turns_of(
+    engines: Sequence[Engine], prompt: Sequence[int], count: int, rounds: int
+) -> dict[str, list[Turn]]:
+    """So many turns of each engine by its name, which makes so many tokens in each."""
     turns: dict[str, list[Turn]] = {engine.name: [] for engine in engines}
-    for number in range(args.rounds + 1):
+    for number in range(rounds + 1):
         for engine in engines:
             time.sleep(PAUSE)
-            turn = engine.turn(prompt, args.new)
+            turn = engine.turn(prompt, count)
             if number:  # the first is for warming up
                 turns[engine.name].append(turn)
+    return turns
+
+
+def random_prompt(model: partita.Model, count: int) -> list[int]:
+    """So many tokens of a decoder's vocabulary."""
+    vocabulary = int((model.output("logits").shape or (1000,))[-1] or 1000)
+    return np.random.default_rng(0).integers(100, vocabulary - 100, count).tolist()
+
+
+def run(engines: Sequence[Engine], prompt: Sequence[int], args: argparse.Namespace) -> None:
+    """Turns, and a row for each engine."""
+    turns = turns_of(engines, prompt, args.new, args.rounds)
     judge = turns[engines[0].name][0]
     print(
         "| engine | arithmetic | prefill/s | prefill, processor s | decode/s | token, processor ms "
@@ -511,8 +526,8 @@ def run(engines: Sequence[Engine], prompt: Sequence[int], args: argparse.Namespa
         same = f"{_agreeing(own[0].tokens, judge.tokens)} of {args.new}"
         cpu = statistics.median(turn.prefill_cpu_s for turn in own)
         token = 1e3 * statistics.median(turn.decode_cpu_s for turn in own) / args.new
-        speed = f"{prefill:.1f} | {f'{cpu:.2f}' if cpu else ''} | {decode:.2f}"
-        speed += f" | {f'{token:.2f}' if token else ''} | {decode * args.bytes_read / 1e9:.2f}"
+        speed = f"{prefill:.1f} | {cpu:.2f} | {decode:.2f}"
+        speed += f" | {token:.2f} | {decode * args.bytes_read / 1e9:.2f}"
         print(f"| {engine.name} | {engine.arithmetic} | {speed} | {same} |", flush=True)
 
 
@@ -543,9 +558,7 @@ def main() -> None:
             f"each; {_processor()}, {os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}\n",
             flush=True,
         )
-        vocabulary = int((model.output("logits").shape or (1000,))[-1] or 1000)
-        prompt = np.random.default_rng(0).integers(100, vocabulary - 100, args.prompt).tolist()
-        run(started(args.engines, setting), prompt, args)
+        run(started(args.engines, setting), random_prompt(model, args.prompt), args)
 
 
 def _processor() -> str:

@@ -77,29 +77,57 @@ def float64_decoder(path: Path) -> Any:
 
 
 _RECORDS: dict[str, list[Any]] = {
-    "Q4_0": [("scale", "<f2"), ("quants", "u1", 16)],
-    "Q4_1": [("scale", "<f2"), ("least", "<f2"), ("quants", "u1", 16)],
-    "Q8_0": [("scale", "<f2"), ("quants", "i1", 32)],
+    "F32": [("plain", "<f4")],
+    "F16": [("plain", "<f2")],
+    "BF16": [("high", "<u2")],
+    "Q4_0": [("scale", "<f2"), ("nibbles", "u1", 16)],
+    "Q4_1": [("scale", "<f2"), ("least", "<f2"), ("nibbles", "u1", 16)],
+    "Q8_0": [("scale", "<f2"), ("bytes", "i1", 32)],
+    "Q4_K": [("scale", "<f2"), ("least", "<f2"), ("six", "u1", 12), ("nibbles", "u1", (4, 32))],
+    "Q6_K": [
+        ("low", "u1", (2, 64)),
+        ("top", "u1", (2, 1, 32)),
+        ("of16", "i1", 16),
+        ("scale", "<f2"),
+    ],
 }
 
 
 def _unpacked(tensor: Any) -> np.ndarray[Any, Any]:
     """The elements of a tensor of a file in float64."""
     kind = tensor.format.name
-    if kind in ("F32", "F16"):
-        plain = np.frombuffer(tensor.data, "<f4" if kind == "F32" else "<f2")
-        return plain.astype(np.float64).reshape(tensor.shape)
     if kind not in _RECORDS:
         raise SystemExit(f"Weights of {kind} are not unpacked here; {', '.join(_RECORDS)} are.")
-    blocks = np.frombuffer(tensor.data, _RECORDS[kind])
-    quants = blocks["quants"].astype(np.float64)
-    if kind != "Q8_0":
-        low = blocks["quants"]
-        quants = np.concatenate([low & 15, low >> 4], axis=1) - 8.0 * (kind == "Q4_0")
-    numbers = blocks["scale"][:, None].astype(np.float64) * quants
+    return element_blocks(tensor.data, kind).astype(np.float64).reshape(tensor.shape)
+
+
+def element_blocks(data: Any, kind: str) -> np.ndarray[Any, Any]:
+    """The elements of bytes of blocks, by the formulas of ``ggml-quants.c``."""
+    blocks = np.frombuffer(data, _RECORDS[kind])
+    if kind in ("F32", "F16"):
+        return np.asarray(blocks["plain"])
+    if kind == "BF16":
+        return np.asarray((blocks["high"].astype(np.uint32) << 16).view(np.float32))
+    scale = blocks["scale"].astype(np.float64)[:, None]
+    if kind == "Q8_0":
+        return np.asarray(scale * blocks["bytes"])
+    if kind == "Q6_K":
+        low = np.concatenate([blocks["low"] & 15, blocks["low"] >> 4], axis=2)
+        top = blocks["top"] >> np.array([[0], [2], [4], [6]], np.uint8) & 3
+        quants = (low | top.reshape(low.shape) << 4).astype(np.float64) - 32
+        return np.asarray((scale * blocks["of16"])[..., None] * quants.reshape(-1, 16, 16))
+    quants = np.concatenate([blocks["nibbles"] & 15, blocks["nibbles"] >> 4], axis=-1)
+    if kind == "Q4_0":
+        return np.asarray(scale * (quants - 8.0))
+    least = blocks["least"].astype(np.float64)[:, None]
     if kind == "Q4_1":
-        numbers += blocks["least"][:, None].astype(np.float64)
-    return numbers.reshape(tensor.shape)
+        return np.asarray(scale * quants + least)
+    first, second, last = np.split(blocks["six"], 3, axis=1)
+    scales = np.concatenate([first & 63, last & 15 | first >> 6 << 4], axis=1)
+    leasts = np.concatenate([second & 63, last >> 4 | second >> 6 << 4], axis=1)
+    return np.asarray(
+        (scale * scales)[..., None] * quants.reshape(-1, 8, 32) - (least * leasts)[..., None]
+    )
 
 
 def check_results(path: Path, args: argparse.Namespace) -> None:

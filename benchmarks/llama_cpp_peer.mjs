@@ -1,5 +1,5 @@
 // llama.cpp for generate_peers.py: reads a turn a line ({"prompt": [...], "count": n}), answers with
-// the seconds of the prompt and of the tokens after it, and the tokens. Needs npm's node-llama-cpp.
+// the seconds of the prompt and of the tokens after it, those of the processor, and the tokens. Needs npm's node-llama-cpp.
 //
 //     node llama_cpp_peer.mjs MODEL.gguf CONTEXT THREADS
 
@@ -19,14 +19,18 @@ const context = await model.createContext({
     contextSize, batchSize: 512, flashAttention: true, threads: {ideal: threads, min: threads}
 });
 const sequence = context.getSequence();
+const processorSeconds = () => {
+    const {user, system} = process.cpuUsage();
+    return (user + system) / 1e6;
+};
 console.log(JSON.stringify({ready: llama.systemInfo}));
 
 for await (const line of createInterface({input: process.stdin})) {
     const {prompt, count} = JSON.parse(line);
     await sequence.clearHistory();
-    const start = performance.now();
+    const start = performance.now(), cpu = processorSeconds();
     await sequence.evaluateWithoutGeneratingNewTokens(prompt.slice(0, -1));
-    const filled = performance.now();
+    const filled = performance.now(), middle = processorSeconds();
     const tokens = [];
     const generated = sequence.evaluate(prompt.slice(-1), {temperature: 0, yieldEogToken: true});
     for await (const token of generated) {
@@ -35,7 +39,10 @@ for await (const line of createInterface({input: process.stdin})) {
             break;
     }
     const end = performance.now();
-    const answer = {prefill: (filled - start) / 1e3, decode: (end - filled) / 1e3, tokens};
+    const answer = {
+        prefill: (filled - start) / 1e3, decode: (end - filled) / 1e3, tokens,
+        prefillCpu: middle - cpu, decodeCpu: processorSeconds() - middle
+    };
     console.log(JSON.stringify(answer));
 }
 process.exit(0);

@@ -1,11 +1,11 @@
 """GGUF files of known architectures with random weights, for speed alone.
 
-    python benchmarks/random_gguf.py --size 1.5B --kind Q4_0 model.gguf
+    python benchmarks/random_gguf.py --size 1.5B --kind Q4_0 [--family qwen3] model.gguf
 
-The sizes are those of ``random_decoders.py``, the architecture is llama's; norms are ones, all else
-is random of a deviation that keeps what passes about the same. Tensors are written one after
-another, so that a file may be larger than memory. The vocabulary is made up: three control tokens,
-a token for each byte, by which any text can be written, and ``t0``, ``t1``, ...
+The sizes are those of ``random_decoders.py``, the rest is llama's or another family's; norms are
+ones, all else is random of a deviation that keeps what passes about the same. Tensors are written
+one after another, so that a file may be larger than memory. The vocabulary is made up: three
+control tokens, a token for each byte, by which any text can be written, and ``t0``, ``t1``, ...
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import functools
 import struct
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -24,11 +25,60 @@ from random_decoders import EXPERTS_USED, SIZES, Architecture
 Array = np.ndarray[Any, Any]
 
 ALIGNMENT = 32
-TYPES = {"F32": (0, 1, 4), "F16": (1, 1, 2), "Q4_0": (2, 32, 18), "Q8_0": (8, 32, 34)}
+TYPES = {
+    "F32": (0, 1, 4),
+    "F16": (1, 1, 2),
+    "Q4_0": (2, 32, 18),
+    "Q4_1": (3, 32, 20),
+    "Q8_0": (8, 32, 34),
+    "Q4_K": (12, 256, 144),
+    "Q6_K": (14, 256, 210),
+    "BF16": (30, 1, 2),
+}
 """Kind to its number in files, weights of a block, and bytes of a block."""
 
-FILE_TYPES = {"F16": 1, "Q4_0": 2, "Q8_0": 7}
+FILE_TYPES = {"F16": 1, "Q4_0": 2, "Q4_1": 3, "Q8_0": 7, "Q4_K": 14, "Q6_K": 18, "BF16": 32}
 """Numbers that files give the kind of most of their tensors."""
+
+_SCALES = {
+    "Q4_0": (0, (1 / 4.61,)),
+    "Q4_1": (0, (1 / 4.61, -7.5 / 4.61)),
+    "Q8_0": (0, (1 / 73.9,)),
+    "Q4_K": (0, (1 / 258.3, 7.5 / 258.3)),
+    "Q6_K": (208, (1 / 1365.0,)),
+}
+"""Where a block has scales in float16, and what they are where its numbers have a deviation of 1,
+their other bytes being random: 4.61 is that of whole numbers from 0 to 15."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """What decoders of a name have, beside llama's tensors.
+
+    Attributes:
+        biases: Queries, keys and values have biases.
+        head_norms: So do queries and keys norms for each head.
+        post_norms: What blocks add to the residual stream is normalized.
+        tied: The embedding is the last product's weight, too.
+        window: Positions that some layers attend to; 0 for all.
+    """
+
+    biases: bool = False
+    head_norms: bool = False
+    post_norms: bool = False
+    tied: bool = False
+    window: int = 0
+
+
+FAMILIES = {
+    "llama": Family(),
+    "qwen2": Family(biases=True),
+    "qwen3": Family(head_norms=True, tied=True),
+    "gemma": Family(tied=True),
+    "gemma2": Family(post_norms=True, tied=True, window=4096),
+    "gemma3": Family(head_norms=True, post_norms=True, tied=True, window=512),
+}
+"""The names; a mixture of qwen3's family is qwen3moe."""
 
 _PERIOD = 262139
 """Blocks after which they are the same again: a prime, so that no rows are alike."""
@@ -43,17 +93,20 @@ _UINT32, _FLOAT32, _STRING, _ARRAY, _INT32 = 4, 6, 8, 9, 5
 Shape = tuple[int, ...]
 
 
-def write_random_gguf(path: Path, sizes: Architecture, kind: str, context: int = 8192) -> None:
+def write_random_gguf(
+    path: Path, sizes: Architecture, kind: str, family: str = "llama", context: int = 8192
+) -> None:
     """Writes a file.
 
     Args:
         path: Where to.
         sizes: Of the decoder.
         kind: A key of :data:`TYPES`, of all matrices.
+        family: A key of :data:`FAMILIES`.
         context: That the model says it was made for.
     """
-    tensors = list(_tensors(sizes, kind))
-    metadata = _metadata(sizes, kind, context)
+    tensors = list(_tensors(sizes, kind, FAMILIES[family]))
+    metadata = _metadata(sizes, kind, family, context)
     with path.open("wb") as file:
         file.write(b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(metadata)))
         for key, (number, payload) in metadata.items():
@@ -65,17 +118,18 @@ def write_random_gguf(path: Path, sizes: Architecture, kind: str, context: int =
             offset += -(-_nbytes(shape, stored) // ALIGNMENT) * ALIGNMENT
         _pad(file)
         for name, shape, stored in tensors:
-            file.write(_random(name, shape, stored).tobytes())
+            file.write(random_weight(name, shape, stored).tobytes())
             _pad(file)
 
 
-def _tensors(sizes: Architecture, kind: str) -> Iterator[tuple[str, Shape, str]]:
+def _tensors(sizes: Architecture, kind: str, family: Family) -> Iterator[tuple[str, Shape, str]]:
     """Name, shape (rows of the product first) and kind of each tensor."""
     hidden, wide = sizes.hidden, sizes.intermediate
     queries, narrow = sizes.heads * sizes.head_size, sizes.kv_heads * sizes.head_size
     yield "token_embd.weight", (sizes.vocabulary, hidden), kind
     yield "output_norm.weight", (hidden,), "F32"
-    yield "output.weight", (sizes.vocabulary, hidden), kind
+    if not family.tied:
+        yield "output.weight", (sizes.vocabulary, hidden), kind
     matrices = {
         "attn_q": (queries, hidden),
         "attn_k": (narrow, hidden),
@@ -89,9 +143,16 @@ def _tensors(sizes: Architecture, kind: str) -> Iterator[tuple[str, Shape, str]]
     }
     if sizes.experts:
         fed = {f"{name}_exps": (sizes.experts, *shape) for name, shape in fed.items()}
+    vectors = {"attn_norm.weight": hidden, "ffn_norm.weight": hidden}
+    if family.biases:
+        vectors |= {f"attn_{part}.bias": matrices[f"attn_{part}"][0] for part in "qkv"}
+    if family.head_norms:
+        vectors |= {f"attn_{part}_norm.weight": sizes.head_size for part in "qk"}
+    if family.post_norms:
+        vectors |= {f"post_{part}_norm.weight": hidden for part in ("attention", "ffw")}
     for layer in range(sizes.layers):
-        for name in ("attn_norm", "ffn_norm"):
-            yield f"blk.{layer}.{name}.weight", (hidden,), "F32"
+        for name, count in vectors.items():
+            yield f"blk.{layer}.{name}", (count,), "F32"
         for name, shape in {**matrices, **fed}.items():
             yield f"blk.{layer}.{name}.weight", shape, kind
         if sizes.experts:
@@ -103,21 +164,24 @@ def _nbytes(shape: Shape, kind: str) -> int:
     return int(np.prod(shape)) // block * nbytes
 
 
-def _random(name: str, shape: Shape, kind: str) -> Array:
-    if len(shape) == 1:
-        return np.ones(shape, np.float32)
+def random_weight(name: str, shape: Shape, kind: str) -> Array:
+    """A tensor as a file has it: norms are ones, and the same name has the same numbers."""
     rng = np.random.default_rng(zlib.crc32(name.encode()))
+    if len(shape) == 1:
+        return np.ones(shape, np.float32) if "norm" in name else rng.random(shape, np.float32) - 0.5
     deviation = shape[-1] ** -0.5
-    if kind in ("F32", "F16"):
+    if kind not in _SCALES:
         numbers: Array = rng.standard_normal(shape, np.float32) * deviation
+        if kind == "BF16":
+            return (numbers.view(np.uint32) >> 16).astype(np.uint16)
         return numbers.astype(np.float16 if kind == "F16" else np.float32, copy=False)
     count = int(np.prod(shape)) // TYPES[kind][1]
     blocks: Array = np.resize(
         np.roll(_blocks(kind), int(rng.integers(_PERIOD)), 0), (count, TYPES[kind][2])
     )
-    largest = 16 if kind == "Q4_0" else 256
-    scale = np.float16(deviation * 12**0.5 / largest)
-    blocks[:, :2] = np.frombuffer(scale.tobytes(), np.uint8)
+    at, factors = _SCALES[kind]
+    scales = np.frombuffer((np.array(factors) * deviation).astype("<f2").tobytes(), np.uint8)
+    blocks[:, at : at + len(scales)] = scales
     return blocks
 
 
@@ -127,7 +191,10 @@ def _blocks(kind: str) -> Array:
     return np.random.default_rng(0).integers(0, 256, (_PERIOD, TYPES[kind][2]), np.uint8)
 
 
-def _metadata(sizes: Architecture, kind: str, context: int) -> dict[str, tuple[int, bytes]]:
+def _metadata(
+    sizes: Architecture, kind: str, family: str, context: int
+) -> dict[str, tuple[int, bytes]]:
+    name = f"{family}moe" if sizes.experts and family != "llama" else family
     tokens = _vocabulary(sizes.vocabulary)
     kinds = [_CONTROL if text in _CONTROLS.values() else _NORMAL for text in tokens]
     numbers = {
@@ -144,13 +211,16 @@ def _metadata(sizes: Architecture, kind: str, context: int) -> dict[str, tuple[i
     }
     if sizes.experts:
         numbers |= {"expert_count": sizes.experts, "expert_used_count": EXPERTS_USED}
+        numbers["expert_feed_forward_length"] = sizes.intermediate
+    if FAMILIES[family].window:
+        numbers["attention.sliding_window"] = FAMILIES[family].window
     floats = {"attention.layer_norm_rms_epsilon": 1e-5, "rope.freq_base": 10000.0}
     return {
-        "general.architecture": (_STRING, _text("llama")),
+        "general.architecture": (_STRING, _text(name)),
         "general.name": (_STRING, _text("random")),
         "general.file_type": (_UINT32, struct.pack("<I", FILE_TYPES[kind])),
-        **{f"llama.{key}": (_UINT32, struct.pack("<I", n)) for key, n in numbers.items()},
-        **{f"llama.{key}": (_FLOAT32, struct.pack("<f", x)) for key, x in floats.items()},
+        **{f"{name}.{key}": (_UINT32, struct.pack("<I", n)) for key, n in numbers.items()},
+        **{f"{name}.{key}": (_FLOAT32, struct.pack("<f", x)) for key, x in floats.items()},
         "tokenizer.ggml.model": (_STRING, _text("gpt2")),
         "tokenizer.ggml.tokens": (_ARRAY, _texts(tokens)),
         "tokenizer.ggml.token_type": (
@@ -160,8 +230,8 @@ def _metadata(sizes: Architecture, kind: str, context: int) -> dict[str, tuple[i
         "tokenizer.ggml.merges": (_ARRAY, _texts(["t 0"])),
         "tokenizer.ggml.pre": (_STRING, _text("smollm")),
         **{
-            f"tokenizer.ggml.{name}_token_id": (_UINT32, struct.pack("<I", tokens.index(text)))
-            for name, text in (*_CONTROLS.items(), ("padding", _CONTROLS["eos"]))
+            f"tokenizer.ggml.{use}_token_id": (_UINT32, struct.pack("<I", tokens.index(text)))
+            for use, text in (*_CONTROLS.items(), ("padding", _CONTROLS["eos"]))
         },
     }
 
@@ -195,8 +265,9 @@ def main() -> None:
     parser.add_argument("path", type=Path)
     parser.add_argument("--size", choices=SIZES, default="1.5B")
     parser.add_argument("--kind", choices=[kind for kind in TYPES if kind != "F32"], default="Q4_0")
+    parser.add_argument("--family", choices=FAMILIES, default="llama")
     args = parser.parse_args()
-    write_random_gguf(args.path, SIZES[args.size], args.kind)
+    write_random_gguf(args.path, SIZES[args.size], args.kind, args.family)
     print(f"wrote {args.path}, {args.path.stat().st_size / 1e9:.3f} GB")
 
 

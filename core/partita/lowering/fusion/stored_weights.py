@@ -62,7 +62,7 @@ def _keep_stored(graph: Graph, reads: Reads) -> bool:
 
     Returns whether some are left, which can be folded now.
     """
-    graphs = list(_graphs(graph))
+    graphs = list(graphs_of(graph))
     stored = {
         node.outputs[0]: node.inputs[0]
         for one in graphs
@@ -93,11 +93,12 @@ def _read_stored(
         uses[weights] -= 1
 
 
-def _graphs(graph: Graph) -> Iterator[Graph]:
+def graphs_of(graph: Graph) -> Iterator[Graph]:
+    """A graph and the bodies of its nodes, theirs included."""
     yield graph
     for node in graph.nodes:
         for body in node.graphs():
-            yield from _graphs(body)
+            yield from graphs_of(body)
 
 
 def _read(graph: Graph) -> Iterator[Value]:

@@ -115,6 +115,10 @@ FLOAT16_LIMIT = 65520.0
 """Numbers from here on are infinite in float16."""
 
 
+STORED_ELEMENTS = 1 << 20
+"""Of the smallest matrix of 16-bit floats that stays so in memory, if caches hold the model's."""
+
+
 @dataclass(frozen=True)
 class PrecisionPolicy:
     """How native kernels compute; emitters find it as ``builder.options``.
@@ -130,6 +134,7 @@ class PrecisionPolicy:
         filters: Whether convolutions of 3 x 3 taps may be computed by minimal filtering, which
             rounds otherwise; see `partita_cpu.winograd`.
         is_exact: Whether products with weights quantized in blocks lose no more than in float32.
+        stored_elements: Of a matrix of 16-bit floats that stays so in memory, at least.
         waiting: Weights that wait to be packed until a program is complete.
     """
 
@@ -141,6 +146,7 @@ class PrecisionPolicy:
     group_note: str = field(default="", compare=False)
     filters: bool = False
     is_exact: bool = False
+    stored_elements: int = STORED_ELEMENTS
     _seen: dict[tuple[int, int], tuple[Array, bool]] = field(
         default_factory=dict, compare=False, repr=False
     )

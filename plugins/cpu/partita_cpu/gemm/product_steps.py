@@ -10,6 +10,8 @@ import ml_dtypes
 import numpy as np
 
 from partita.lowering import Activation, ActivationCode, Array, Builder, Operand
+from partita.lowering.fusion.stored_weights import graphs_of
+from partita.lowering.graph import Graph
 from partita.lowering.transformed_weights import Form
 from partita_cpu.gemm.blocking.plan import Plan, plan
 from partita_cpu.gemm.blocking.problem import PLAIN, Images, Storage
@@ -23,7 +25,7 @@ from partita_cpu.gemm.packed_lhs.packed_lhs_table import (
 )
 from partita_cpu.gemm.packed_lhs.product import multiply_packed, pack_lhs
 from partita_cpu.gemm.packing.weights import pack, pack_bias, packed_size
-from partita_cpu.gemm.precision_policy import PrecisionPolicy, native_policy
+from partita_cpu.gemm.precision_policy import STORED_ELEMENTS, PrecisionPolicy, native_policy
 from partita_cpu.gemm.product_records import (
     Epilogue,
     InputScaling,
@@ -32,6 +34,7 @@ from partita_cpu.gemm.product_records import (
 )
 from partita_cpu.gemm.tile_fields import PANEL_UNITS
 from partita_cpu.gemm.tile_kernels import Arithmetic, on_tiles, packed_lhs_kernels, tile_kernels
+from partita_cpu.machine_model import MachineModel
 from partita_cpu.threads.claims import LINE
 
 BY_STORED = {
@@ -40,8 +43,11 @@ BY_STORED = {
 }
 """What products by matrices of these types, which stay so in memory, are computed in."""
 
-STORED_ELEMENTS = 1 << 20
-"""Smaller matrices become float32: caches hold them. Only memory repays half as many bytes."""
+_READERS = frozenset({"Cast", "Gemm", "MatMul", "Transpose"})
+"""What reads matrices of products, before anything is folded; an embedding is read by rows."""
+
+FEW_ELEMENTS = 1 << 16
+"""Of the smallest matrix that stays in 16 bits if caches do not hold all of the model's."""
 
 LAID_PIXELS = 256
 """Larger images are not laid out by a step of their own.
@@ -114,7 +120,29 @@ def reads_stored(policy: PrecisionPolicy, weights: Array) -> bool:
         weights: The matrix (terms, columns).
     """
     able = policy.native and policy.precision == "f32" and weights.dtype in BY_STORED
-    return able and weights.ndim == 2 and weights.size >= STORED_ELEMENTS
+    return able and weights.ndim == 2 and weights.size >= policy.stored_elements
+
+
+def stored_elements(machine: MachineModel, graph: Graph) -> int:
+    """Of a graph's matrices of 16-bit floats that stay so in memory, elements of the smallest.
+
+    Only memory repays half as many bytes: smaller matrices become float32 where the caches of all
+    cores hold all of them, so that a run finds them there.
+    """
+    matrices = {
+        id(value.const): value.const.size
+        for one in graphs_of(graph)
+        for node in one.nodes
+        if node.kind in _READERS
+        for value in node.inputs
+        if value is not None and value.const is not None and _is_stored_matrix(value.const)
+    }
+    held = machine.cores * max(machine.caches.l2, machine.caches.l3)
+    return FEW_ELEMENTS if 4 * sum(matrices.values()) > held else STORED_ELEMENTS
+
+
+def _is_stored_matrix(array: Array) -> bool:
+    return array.ndim == 2 and array.dtype in BY_STORED
 
 
 def stays_stored(b: Builder, w: Operand) -> bool:

@@ -50,7 +50,7 @@ from partita.system.memory_map import give_back_all
 from partita.tensors.layout import MemoryLayout
 from partita.tensors.layout_tensor import LaidOutTensor, stored_as
 from partita_cpu.gemm.precision_policy import PrecisionPolicy, choose
-from partita_cpu.gemm.product_steps import reads_stored
+from partita_cpu.gemm.product_steps import reads_stored, stored_elements
 from partita_cpu.jit.dispatch import available
 from partita_cpu.kernels.movement.expected_sizes import emit_expected
 from partita_cpu.kernels.movement.strided_copy import copied
@@ -119,6 +119,7 @@ class CpuModel(DeviceModel):
         self._threads = max(1, properties.threads // self.streams)
         self._pinned = properties.ENABLE_CPU_PINNING
         policy = choose(properties, self._threads)
+        policy = replace(policy, stored_elements=stored_elements(policy.machine, graph))
         begin(policy, graph)
         target = Target(
             emitter_for,

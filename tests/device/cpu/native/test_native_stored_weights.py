@@ -11,8 +11,8 @@ from onnx import TensorProto, helper, numpy_helper
 from sampling import examples
 
 import partita
-from partita_cpu.gemm import product_steps
 from partita_cpu.llvm.levels import EVERY
+from partita_cpu.runtime import device_model
 
 TYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 ONNX = {"float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16}
@@ -20,7 +20,7 @@ ONNX = {"float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16}
 
 @pytest.fixture(autouse=True)
 def all_are_large(monkeypatch):
-    monkeypatch.setattr(product_steps, "STORED_ELEMENTS", 1)
+    monkeypatch.setattr(device_model, "stored_elements", lambda *_: 1)
 
 
 def weights(kind, shape, seed):
