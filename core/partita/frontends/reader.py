@@ -136,8 +136,8 @@ def _from_onnx(
     try:
         proto, labels = without_zip_maps(proto, origin)
         _check_header(proto, origin)
-        check_weights(proto, path, origin, apart)
-        if path is not None:
+        has_files = check_weights(proto, path, origin, apart)
+        if path is not None and has_files:
             proto, folder = by_real_names(proto, path)
         proto = densify(proto, origin)
         ir_model = ir.from_proto(proto)

@@ -34,7 +34,7 @@ def check_weights(
     path: Path | None,
     origin: str,
     apart: Mapping[str, memoryview],
-) -> None:
+) -> bool:
     """Refuses tensors with too few bytes, and files outside of the model's folder.
 
     Args:
@@ -42,6 +42,9 @@ def check_weights(
         path: Its file, if it came from one.
         origin: What messages call it.
         apart: Elements of initializers that the protobuf does not hold itself.
+
+    Returns:
+        Whether some tensors are in other files.
 
     Raises:
         ModelNotFoundError: A file of weights does not exist.
@@ -51,10 +54,12 @@ def check_weights(
 
     ours = len(proto.graph.initializer)
     external: int = TensorProto.EXTERNAL
+    has_files = False
     for number, tensor in enumerate(tensors_of(proto)):
         nbytes = _bytes_of(tensor, origin)
         if tensor.data_location == external:
             _check_file(tensor, nbytes, path, _named(tensor, origin))
+            has_files = True
             continue
         found = nbytes
         if tensor.HasField("raw_data"):
@@ -66,6 +71,7 @@ def check_weights(
                 f"{_named(tensor, origin)} has {found} bytes; its shape {list(tensor.dims)} and "
                 f"type take {nbytes}."
             )
+    return has_files
 
 
 def put_weights(graph: ir.Graph, apart: Mapping[str, memoryview]) -> None:

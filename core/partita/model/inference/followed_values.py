@@ -97,6 +97,8 @@ class _HiddenRows:
             del model.graph.input[-len(self._instead) :]
         for graph in _graphs_of(model.graph):
             for node in graph.node:
+                if self._follows(node.op_type, node.domain) is _Follows.NOTHING:
+                    continue
                 for index, name in enumerate(node.input):
                     if name.startswith(self._prefix):
                         node.input[index] = self._rows[int(name[len(self._prefix) :])]
@@ -212,10 +214,10 @@ _NO_ROW = -1
 
 def _length(kind: onnx.TypeProto | None) -> int | None:
     """The length that a type tells of."""
-    if kind is None or kind.WhichOneof("value") is None:
+    if kind is None:
         return None
     if not kind.HasField("tensor_type"):
-        return _NO_ROW
+        return None if kind.WhichOneof("value") is None else _NO_ROW
     tensor = kind.tensor_type
     if not tensor.HasField("shape"):
         return None
