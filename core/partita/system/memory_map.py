@@ -36,10 +36,23 @@ def _libc() -> ctypes.CDLL:
     return libc
 
 
+class _File(mmap.mmap):
+    """A file as memory.
+
+    Attributes:
+        address: Where it starts.
+    """
+
+    address = 0
+
+
 class _TemporaryFile:
     """A file without a name as memory that can be written to, until nobody has an array of it.
 
     Python's own mappings keep a descriptor each, and a process has about a thousand.
+
+    Attributes:
+        address: Where it starts.
 
     Raises:
         OSError: There is no room for it.
@@ -53,7 +66,7 @@ class _TemporaryFile:
             address = libc.mmap(None, nbytes, rights, mmap.MAP_SHARED, file.fileno(), 0)
         if address in (None, _NO_ADDRESS):
             raise OSError(ctypes.get_errno(), "a temporary file cannot be mapped")
-        self._address, self._nbytes = address, nbytes
+        self.address, self._nbytes = address, nbytes
         self.__array_interface__ = {
             "version": 3,
             "shape": (nbytes,),
@@ -69,13 +82,17 @@ class _TemporaryFile:
     def madvise(self, option: int, start: int = 0, length: int | None = None) -> None:
         """As ``mmap.mmap.madvise``."""
         rest = self._nbytes - start if length is None else length
-        _libc().madvise(self._address + start, rest, option)
+        _libc().madvise(self.address + start, rest, option)
 
 
-_mappings: weakref.WeakValueDictionary[int, mmap.mmap | _TemporaryFile] = (
-    weakref.WeakValueDictionary()
-)
+_mappings: weakref.WeakValueDictionary[int, _File | _TemporaryFile] = weakref.WeakValueDictionary()
 """Files that are mapped, by the address where they start."""
+
+
+def _mapped() -> list[_File | _TemporaryFile]:
+    """Files that are mapped; other threads may map and close some meanwhile."""
+    # To go through the dictionary itself is an error where another thread adds to it.
+    return [mapping for found in _mappings.valuerefs() if (mapping := found()) is not None]
 
 
 def map_file(path: Path) -> memoryview:
@@ -86,8 +103,9 @@ def map_file(path: Path) -> memoryview:
     with path.open("rb") as file:
         if not path.stat().st_size:
             return memoryview(b"")
-        mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    _mappings[np.frombuffer(mapping, np.uint8, 1).ctypes.data] = mapping
+        mapping = _File(file.fileno(), 0, access=mmap.ACCESS_READ)
+    mapping.address = np.frombuffer(mapping, np.uint8, 1).ctypes.data
+    _mappings[mapping.address] = mapping
     return memoryview(mapping)
 
 
@@ -143,7 +161,7 @@ def _room_for(nbytes: int) -> tuple[_TemporaryFile, int]:
 def _temporary(nbytes: int) -> _TemporaryFile:
     """A temporary file as memory."""
     mapping = _TemporaryFile(nbytes)
-    _mappings[np.asarray(mapping).ctypes.data] = mapping
+    _mappings[mapping.address] = mapping
     return mapping
 
 
@@ -155,8 +173,8 @@ def give_back(array: np.ndarray[Any, Any]) -> None:
     if not _mappings or array.nbytes < mmap.PAGESIZE or not array.flags.forc:
         return
     address = array.ctypes.data
-    for base, mapping in list(_mappings.items()):
-        start = address - base
+    for mapping in _mapped():
+        start = address - mapping.address
         if 0 <= start < len(mapping) and hasattr(mapping, "madvise"):
             first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
             last = (start + array.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
@@ -170,6 +188,6 @@ def give_back_all() -> None:
     The system maps more than the bytes that are read: when all weights of a model have been packed,
     what lies beside them is still there.
     """
-    for mapping in list(_mappings.values()):
+    for mapping in _mapped():
         if hasattr(mapping, "madvise"):
             mapping.madvise(mmap.MADV_DONTNEED)

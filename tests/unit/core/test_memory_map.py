@@ -4,6 +4,7 @@ import gc
 import mmap
 import platform
 import sys
+import threading
 from pathlib import Path
 
 import ml_dtypes
@@ -104,3 +105,25 @@ def test_what_was_freed_between_things_that_stay_is_given_back():
     if platform.libc_ver()[0] == "glibc":
         assert resident_bytes() < before - (40 << 20)
     assert all(array.all() for array in stay)
+
+
+def test_files_are_mapped_while_others_are_given_back():
+    interval, end, held = sys.getswitchinterval(), threading.Event(), []
+    array = spilled(np.ones(1 << 16))
+    others = [spilled(np.ones(1 << 20, np.uint8)) for _ in range(50)]
+
+    def map_more():
+        while not end.is_set():
+            held[:] = [spilled(np.ones(1 << 20, np.uint8)) for _ in range(5)]
+
+    thread = threading.Thread(target=map_more)
+    sys.setswitchinterval(1e-6)
+    try:
+        thread.start()
+        for _ in range(3000):
+            give_back(array)
+    finally:
+        end.set()
+        thread.join()
+        sys.setswitchinterval(interval)
+    assert len(others) == 50 and (array == 1).all()
