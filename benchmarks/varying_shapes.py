@@ -3,6 +3,7 @@
     python benchmarks/varying_shapes.py [--threads 2] [--rounds 3] [--shapes 40] [--visits 3]
         [--pin] [--json F] [--opencl]
         [sequence] [batch] [lines] [pictures] [encoder] [detector] [speech]
+        [FILE.onnx@axis=first-last[/step],...]
 
 A turn of a contestant is a fresh compile, calls on one shape, then `--shapes` shapes in random
 order that it has not seen (`new`), the same in other orders (`seen`) until each was visited
@@ -10,14 +11,16 @@ order that it has not seen (`new`), the same in other orders (`seen`) until each
 pauses between, in which threads that still spin come to rest; all get the same arrays. Printed are
 medians over all calls of all
 rounds, wall milliseconds and the process's CPU milliseconds, and our wall time over the faster
-peer's: for new and seen shapes, and seen shapes of ours over fixed ones of ours; below, ours by
-visit. All compute
+peer's: for new and seen shapes, the same of CPU time, and seen shapes of ours over fixed ones of
+ours; below, ours by visit. All compute
 float32 (OpenVINO by INFERENCE_PRECISION_HINT, Partita by its default settings and by
 EXECUTION_MODE_HINT=ACCURACY); the largest difference to onnxruntime is printed in parts of an
-output's largest value. With --pin another contestant is HETERO, with one sum in the middle of
-the network pinned to device REFERENCE; with --opencl it is device OPENCL. A peer that is not
-installed is left out. Networks come from the zoo, but for ``encoder``, ``detector`` and
-``front_end``.
+output's largest value. With --pin another contestant is HETERO, with one operation in the middle
+of the network (a sum if it has any) pinned to device REFERENCE; with --opencl it is device OPENCL.
+A peer that is not installed is left out. Networks come from the zoo, but for ``encoder``,
+``detector`` and ``front_end``. Those of files get noise in sizes drawn from a range for each axis
+that varies:
+``net.onnx@batch=1-4,height=64-320/32,width=64-320/32``.
 """
 
 from __future__ import annotations
@@ -28,11 +31,13 @@ import functools
 import importlib.util
 import itertools
 import json
+import math
+import operator
 import platform
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -110,7 +115,7 @@ def partita_call(path: Path, threads: int, config: dict[str, Any], pin: bool = F
     if pin:
         core.set_property("CPU", settings)
         device = "HETERO:CPU,REFERENCE"
-        sums = [op for op in model.ops if op.op_type == "Add"]
+        sums = [op for op in model.ops if op.op_type == "Add"] or list(model.ops)
         sums[len(sums) // 2].affinity = "REFERENCE"
         compiled = core.compile_model(model, device)
     else:
@@ -210,6 +215,9 @@ BUILT: dict[str, Callable[[], tuple[bytes, Feeds]]] = {
 @contextlib.contextmanager
 def model_file(model: str) -> Iterator[Path]:
     """The file of a network of the zoo, or of one that is built."""
+    if model.endswith(".onnx"):
+        yield Path(model)
+        return
     if model not in BUILT:
         yield next(iter(cases([model]))).path
         return
@@ -217,6 +225,40 @@ def model_file(model: str) -> Iterator[Path]:
         path = Path(folder) / f"{model}.onnx"
         path.write_bytes(BUILT[model]()[0])
         yield path
+
+
+def of_file(work: str) -> tuple[str, Callable[[int, np.random.Generator], Iterator[Feeds]]]:
+    """The file of ``FILE.onnx@axis=first-last/step,...``, and what makes inputs for it."""
+    place, _, axes = work.partition("@")
+    ranges = {}
+    for axis in axes.split(","):
+        name, _, bounds = axis.partition("=")
+        bounds, _, step = bounds.partition("/")
+        first, _, last = bounds.partition("-")
+        ranges[name] = range(int(first), int(last or first) + 1, int(step or 1))
+    return place, functools.partial(noise, place, ranges)
+
+
+def noise(
+    place: str, ranges: Mapping[str, range], count: int, rng: np.random.Generator
+) -> Iterator[Feeds]:
+    """Inputs of a file in different sizes: floats, small indices, and ones for masks."""
+    ports = partita.Core().read_model(place).inputs
+    many = math.prod(map(len, ranges.values()))
+    for number in rng.choice(many, min(count, many), replace=False):
+        sizes = {}
+        for name, sides in ranges.items():
+            number, which = divmod(number, len(sides))
+            sizes[name] = sides[which]
+        feeds = {}
+        for port in ports:
+            shape = [sizes[n] if isinstance(n, str) else n for n in port.shape or ()]
+            if port.dtype.kind == "f":
+                feeds[port.name] = rng.standard_normal(shape).astype(port.dtype)
+            else:
+                most = 2 if "mask" in port.name or port.dtype == bool else 200
+                feeds[port.name] = rng.integers(1, most, shape).astype(port.dtype)
+        yield feeds
 
 
 def turn(call: Call, feeds: list[Feeds], orders: list[Any], times: Times, wanted: Any) -> Any:
@@ -244,7 +286,7 @@ def turn(call: Call, feeds: list[Feeds], orders: list[Any], times: Times, wanted
 
 def measure(name: str, given: argparse.Namespace) -> dict[str, Times]:
     """Lets all contestants take turns at one kind of work, as the command line says."""
-    model, make = WORK[name]
+    model, make = WORK[name] if name in WORK else of_file(name)
     with model_file(model) as path:
         made = contestants(path, given.threads, given.pin, given.opencl)
         return take_turns(made, make, given.rounds, given.shapes, given.visits)
@@ -273,28 +315,27 @@ def take_turns(
 
 def ratios(times: dict[str, Times]) -> dict[str, dict[str, float]]:
     """Our medians over the faster peer's, and of seen shapes over fixed ones of ours."""
-    median = {
-        label: {kind: statistics.median(walls) for kind, walls in taken.wall.items()}
-        for label, taken in times.items()
-    }
+    peers = [taken for label, taken in times.items() if not label.startswith("Partita")]
+    clocks = {"": operator.attrgetter("wall"), "CPU ": operator.attrgetter("cpu")}
     found = {}
-    for label in times:
+    for label, taken in times.items():
         if label.startswith("Partita"):
-            mine = median[label]
-            peers = [median[peer] for peer in times if not peer.startswith("Partita")]
             found[label] = {
-                kind: mine[kind] / min(peer[kind] for peer in peers)
+                clock + kind: statistics.median(of(taken)[kind])
+                / min(statistics.median(of(peer)[kind]) for peer in peers)
+                for clock, of in clocks.items()
                 for kind in ("new", "seen")
                 if peers
             }
-            found[label]["seen / fixed"] = mine["seen"] / mine["fixed"]
+            seen, fixed = (statistics.median(taken.wall[kind]) for kind in ("seen", "fixed"))
+            found[label]["seen / fixed"] = seen / fixed
     return found
 
 
 def show(name: str, times: dict[str, Times]) -> dict[str, Any]:
     """Prints the table of one kind of work, and returns it."""
     kinds = ("new", "seen", "fixed")
-    print(f"{name}, {WORK[name][0]}: medians in ms, wall (CPU)")
+    print(f"{name}, {WORK[name][0] if name in WORK else 'noise'}: medians in ms, wall (CPU)")
     found = ratios(times)
     rows = {}
     for label, taken in times.items():
@@ -336,7 +377,7 @@ class Report:
 def main() -> None:
     """Measures what is named on the command line, or all."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("work", nargs="*", metavar="work", help=", ".join(WORK))
+    parser.add_argument("work", nargs="*", metavar="work", help=f"{', '.join(WORK)}, or a file")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--shapes", type=int, default=40)

@@ -27,7 +27,7 @@ from partita.lowering.program import (
     bytes_of_calls,
     bytes_of_constants,
 )
-from partita.lowering.shapes.shape_arithmetic import small_result
+from partita.lowering.shapes.shape_arithmetic import small_operand
 from partita.lowering.shapes.shape_class import KnownShapes
 from partita.lowering.shapes.shape_rules import check_demands
 from partita.lowering.shapes.symbolic_size import holds_sizes
@@ -169,10 +169,10 @@ class Walk:
                 self._bind(node, self._operand(source))
             return
         operands = [None if value is None else self._operand(value) for value in node.inputs]
-        small = small_result(node, operands)
+        small = small_operand(node, operands)
         if small is not None:
             self._builder.begin(node, True)
-            self._bind(node, Operand(small.shape, small.dtype, small))
+            self._bind(node, small)
             return
         if self._skips(node, operands):
             return

@@ -64,6 +64,18 @@ def small_result(node: Node, operands: Sequence[Operand | None]) -> Array | None
     return result if result is None or result.size <= MOST_ELEMENTS else None
 
 
+def small_operand(node: Node, operands: Sequence[Operand | None]) -> Operand | None:
+    """The constant that :func:`small_result` finds; sizes in it are integers."""
+    result = small_result(node, operands)
+    if result is None:
+        return None
+    dtype, output = result.dtype, node.outputs[0]
+    if dtype.hasobject:
+        said = None if output is None else output.dtype
+        dtype = said if said is not None and said.kind == "i" else np.dtype(np.int64)
+    return Operand(result.shape, dtype, result)
+
+
 _rule = functools.partial(entered_in, _RULES)
 
 
@@ -121,13 +133,29 @@ def _squeeze(node: Node, arrays: Sequence[Any]) -> Array | None:
 
 @_rule("Slice")
 def _slice(node: Node, arrays: Sequence[Any]) -> Array | None:
-    if node.version < 10 or arrays[0].ndim != 1 or not 3 <= len(arrays) <= 5:
+    x = arrays[0]
+    if node.version < 10 or not 3 <= len(arrays) <= 5 or any(array is None for array in arrays):
         return None
-    if any(array is None or array.size != 1 for array in arrays[1:]):
+    given = [[int(n) for n in array.reshape(-1).tolist()] for array in arrays[1:]]
+    count = len(given[0])
+    given += [list(range(count)), [1] * count][len(given) - 2 :]
+    kept = [slice(None)] * x.ndim
+    if any(len(numbers) != count for numbers in given):
         return None
-    given = [int(array.reshape(-1)[0]) for array in arrays[1:]]
-    start, end, axis, step = given + [0, 0, 0, 1][len(given) :]
-    return arrays[0][start:end].copy() if step == 1 and axis in (0, -1) else None
+    for start, end, axis, step in zip(*given, strict=True):
+        if not -x.ndim <= axis < x.ndim or kept[axis] != slice(None) or not step:
+            return None
+        if step < 0 and start < -x.shape[axis]:
+            return None  # ONNX begins at the first element then, and Python before it
+        kept[axis] = slice(start, end, step)
+    return np.asarray(x[tuple(kept)].copy())
+
+
+@_rule("Transpose")
+def _transpose(node: Node, arrays: Sequence[Any]) -> Array | None:
+    (x,) = arrays
+    order = node.attrs.get("perm", range(x.ndim)[::-1])
+    return np.transpose(x, order) if sorted(order) == list(range(x.ndim)) else None
 
 
 @_rule("Cast")

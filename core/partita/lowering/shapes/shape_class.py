@@ -10,6 +10,7 @@ comes out differently the size is of another class. Emitters check the shapes, a
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -19,14 +20,18 @@ import numpy as np
 from partita.lowering.graph import Graph, Node, Value
 from partita.lowering.program import Array, Operand, OpRecord, Spec
 from partita.lowering.shapes.result_shapes import TOLD_BY_THE_RUN, predicted
-from partita.lowering.shapes.shape_arithmetic import small_result
+from partita.lowering.shapes.shape_arithmetic import small_operand
 from partita.lowering.shapes.shape_rules import check_demands
 from partita.lowering.shapes.symbolic_size import NoKeyError, Recording, Size, holds_sizes
+
+_log = logging.getLogger(__name__)
 
 Shape = tuple[int, ...]
 Refine = Callable[[Graph, Mapping[Value, Shape]], None]
 Axes = frozenset[tuple[int, int]]
 """Which sizes of inputs vary: input and axis."""
+
+_INT64 = np.dtype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -164,8 +169,8 @@ def learn(
 ) -> ShapeClass | None:
     """The class of these shapes; ``None`` if the graph has operators whose results are not told.
 
-    What rewriting keeps of sizes must be shapes of values, or attributes that are numbers or
-    sequences of them.
+    What rewriting keeps of sizes must be shapes of values, constants of int64, or attributes that
+    are numbers or sequences of them.
 
     Args:
         owner: Whose graph it is.
@@ -186,13 +191,16 @@ def learn(
         fixed = (None if varies else n for n, varies in zip(shape, free, strict=True))
         pattern.append((tuple(fixed), dtype))
     sketch = _Sketch(owner, inputs)
-    if not all(map(sketch.take, graph.nodes)):
+    untold = next((node for node in graph.nodes if not sketch.take(node)), None)
+    if untold is not None:
+        _log.debug("'%s' has no classes of shapes: what %s makes is not told", graph.name, untold)
         return None
     outputs = [value for value in graph.outputs if value in sketch.folded]
     rewritten = Graph(graph.inputs, graph.outputs, sketch.unfolded, graph.name)
     try:
         refine(rewritten, sketch.shapes())
     except NoKeyError:  # of a table that a pass keeps: it is refined with numbers
+        _log.debug("'%s' has no classes of shapes: a pass looks sizes up in a table", graph.name)
         return None
     finally:
         recording.close()
@@ -202,9 +210,13 @@ def learn(
         if other is not None and other not in sketch.operands and holds_sizes(other.shape):
             other.shape = None  # of a value that rewriting made; it is found out anew each time
     left = [value for node in rewritten.nodes for value in node.outputs if value is not None]
-    read = itertools.chain(outputs, *(node.reads() for node in rewritten.nodes))
+    read = [*outputs, *itertools.chain(*(node.reads() for node in rewritten.nodes))]
+    made = {value: value.const for value in read if value.const is not None}  # by rewriting, too
     symbolic = KnownShapes(
-        {value: sketch.folded[value] for value in read if value in sketch.folded},
+        {
+            **{value: sketch.folded[value] for value in read if value in sketch.folded},
+            **{v: Operand(a.shape, _INT64, a) for v, a in made.items() if holds_sizes(a)},
+        },
         sketch.folded_ops,
         {value: sketch.operands[value].shape for value in left if value in sketch.operands},
     )
@@ -247,7 +259,7 @@ class _Sketch:
             self.unfolded.append(node)
             return True
         operands = [None if value is None else self._operand(value) for value in node.inputs]
-        result = small_result(node, operands)
+        result = small_operand(node, operands)
         if result is not None:
             self._fold(node, result)
             return True
@@ -264,15 +276,11 @@ class _Sketch:
                 self.operands[value] = operand
         return True
 
-    def _fold(self, node: Node, result: Array) -> None:
+    def _fold(self, node: Node, result: Operand) -> None:
         (output,) = node.outputs
         if output is None:
             return
-        dtype = result.dtype
-        if dtype.hasobject:
-            whole = output.dtype is not None and output.dtype.kind == "i"
-            dtype = output.dtype if output.dtype is not None and whole else np.dtype(np.int64)
-        self.folded[output] = self.operands[output] = Operand(result.shape, dtype, result)
+        self.folded[output] = self.operands[output] = result
         self.folded_ops.append(OpRecord(node.name, node.op_type, node.origins, "constant"))
 
     def shapes(self) -> dict[Value, Shape]:

@@ -7,11 +7,12 @@ twice.
 
 from __future__ import annotations
 
+import itertools
 from typing import NamedTuple
 
 from partita.lowering import Array
 from partita.lowering.geometry.windows import Window
-from partita.lowering.shapes.symbolic_size import integers
+from partita.lowering.shapes.symbolic_size import evaluated, integers
 from partita_cpu.gemm.macrokernel.panel_loop import multiply_panel
 from partita_cpu.gemm.product_records import (
     ALL_TILES,
@@ -40,9 +41,9 @@ BAND_SHARE = 5 / 16
 Fewer rows would mean that more of them are computed twice.
 """
 
-TWICE = {False: 1.2, True: 1.5}
-"""How many times as many rows may be computed as there are; more in bfloat16, whose products are
-a small part of the time.
+TWICE = {False: 12, True: 15}
+"""How many rows may be computed in the place of ten; more in bfloat16, whose products are a small
+part of the time.
 """
 
 FIELDS = (
@@ -90,16 +91,31 @@ def bands(
     stride, top = window.stride[1], window.begin[1]
     reach = (window.kernel[1] - 1) * window.dilation[1] + 1
     room = machine.l2_bytes(BAND_SHARE) // (width * pixel_bytes)
-    shares = {oh * (tid + 1) // threads - oh * tid // threads for tid in range(threads)} - {0}
-    lines = min((room - reach) // stride + 1, max(shares, default=0))
+    lines = evaluated(_most_lines, oh, threads, (room - reach) // stride + 1)
     if lines < 1:
         return None
     rows = (lines - 1) * stride + reach
-    shortest = min((share - 1) % lines for share in shares) * stride + reach
+    shortest = evaluated(_last_line, oh, threads, lines) * stride + reach
     shortest = min(shortest - max(top, window.end[1]), height)
-    if rows > TWICE[in_bfloat16] * lines * stride or shortest * width < least:
+    if 10 * rows > TWICE[in_bfloat16] * lines * stride or shortest * width < least:
         return None
     return integers((height, width, oh, ow, stride, top, reach, pixel_bytes, lines, rows))
+
+
+def _most_lines(height: int, threads: int, most: int) -> int:
+    """Lines of the result in a band: as many as there is room for, or the largest share has."""
+    return min(most, max(_shares(height, threads), default=0))
+
+
+def _last_line(height: int, threads: int, lines: int) -> int:
+    """The last line of the shortest band with which a thread ends its share."""
+    return min((share - 1) % lines for share in _shares(height, threads))
+
+
+def _shares(height: int, threads: int) -> set[int]:
+    """How many lines threads get, those that get any."""
+    ends = [height * tid // threads for tid in range(threads + 1)]
+    return {end - start for start, end in itertools.pairwise(ends)} - {0}
 
 
 class Expansion(NamedTuple):

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import abc
 
-import numpy as np
-
 from partita.lowering import Array, Graph, Node, Value
 from partita.lowering.fusion import Shapes
 from partita.lowering.nhwc.conversion import SINGLE
+from partita.lowering.shapes.symbolic_size import integers
 from partita.model.op_traits import Trait, having
 
 
@@ -113,7 +112,7 @@ class Lifting(abc.ABC):
         return new
 
     def _view(self, source: Value, target: Value, owner: Node) -> Node:
-        shape = Value.constant(np.array(self.shapes[target], np.int64))
+        shape = Value.constant(integers(self.shapes[target]))
         name = f"{owner.name}/{self.mark}"
         attrs = {"allowzero": 1}  # an axis of no elements is none that is copied
         return Node("Reshape", [source, shape], [target], attrs, name=name, origins=owner.origins)

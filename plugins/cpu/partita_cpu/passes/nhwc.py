@@ -19,6 +19,7 @@ from partita.lowering.geometry.windows import resolve_transposed
 from partita.lowering.nhwc.conversion import BYTES, DOMAIN, IMAGE_READERS, SINGLE, Shapes
 from partita.lowering.nhwc.ports import converted_ports, with_ports_last
 from partita.lowering.program import Spec
+from partita.lowering.shapes.symbolic_size import integers
 from partita.tensors.layout import MemoryLayout
 from partita_cpu.kernels.nhwc.int8_operators import fits_depthwise
 from partita_cpu.kernels.nhwc.placement import SLICES
@@ -408,7 +409,7 @@ class _Walk(ChannelsLast):
         if not wanted or not n * c * h * w or self.shape(rows) != (n, h * w, c):
             return False
         self.take_with(last)
-        inputs = [rows, Value.constant(np.array([n, h, w, c]))]
+        inputs = [rows, Value.constant(integers([n, h, w, c]))]
         self.append(last, inputs, image, "Reshape", "", {}, (*node.origins, *last.origins))
         return True
 
@@ -430,7 +431,7 @@ class _Walk(ChannelsLast):
         self.put(
             Node(
                 "Reshape",
-                [self.bring(x, node), Value.constant(np.array([n, h * w, c]))],
+                [self.bring(x, node), Value.constant(integers([n, h * w, c]))],
                 [turn.outputs[0]],
                 version=node.version,
                 name=turn.name,

@@ -34,9 +34,10 @@ def _concat(node: Node, operands: Any) -> Sequence[int] | None:
 @MOVEMENT_RESULTS.shape("Reshape")
 def _reshape(node: Node, operands: Any) -> Sequence[int] | None:
     x, dims = operands[0], elements_of(operands[1])
-    if dims is None or node.attrs.get("allowzero", 0):
+    if dims is None:
         return None
-    dims = [x.shape[axis] if dim == 0 else dim for axis, dim in enumerate(dims)]
+    if not node.attrs.get("allowzero", 0):
+        dims = [x.shape[axis] if dim == 0 else dim for axis, dim in enumerate(dims)]
     if -1 in dims:
         known = -math.prod(dims)
         if not known:

@@ -16,6 +16,7 @@ import numpy as np
 
 from partita.lowering import Array, Builder, Operand
 from partita.lowering.geometry.windows import Window
+from partita.lowering.shapes.symbolic_size import integers
 from partita_cpu.gemm.precision_policy import PrecisionPolicy
 from partita_cpu.gemm.shares import own_share, shares_across
 from partita_cpu.gemm.tile_kernels import (
@@ -416,4 +417,4 @@ def line_table(
     sizes = (height, width, channels, down, across, *window.begin[1:], out_height, out_width)
     ends = (columns, shift, kind, limits.min, limits.max)
     rest = (pitch, band, shares, 0 if as_it_lies else laid, block)
-    return np.array((*sizes, stride, step, dilation, *ends, *rest), np.int64)
+    return integers((*sizes, stride, step, dilation, *ends, *rest))

@@ -10,6 +10,7 @@ from partita.contract.query import Reason, ReasonCode
 from partita.errors import InputError
 from partita.lowering import Array, Builder, Node, Operand
 from partita.lowering.geometry.boxes import Box, strides_of
+from partita.lowering.shapes.symbolic_size import holds_sizes
 from partita_cpu.jit.kernel import jit
 from partita_cpu.jit.kernel_wrappers import ItemSized
 from partita_cpu.kernels.movement.index_steps import (
@@ -116,24 +117,26 @@ def _element_places(b: Builder, node: Node, x: Operand, index: Operand) -> Opera
     checked = checked_index(b, index, x.shape[axis])
     steps = tuple(strides_of(x.shape))
     rows = tuple(1 if k == axis else size for k, size in enumerate(index.shape))
-    base = b.table(rows, np.int64, _beginnings, rows, steps)
-    if checked.const is not None and base.const is not None and not b.folding:
+    base = b.table((math.prod(rows),), np.int64, _beginnings, *rows, *steps)
+    is_known = base.const is not None and not holds_sizes(base.const)
+    if checked.const is not None and base.const is not None and is_known and not b.folding:
         known = np.multiply(checked.const, steps[axis], out=np.empty(index.shape, np.int64))
-        return b.constant(np.add(known, base.const, out=known))
+        return b.constant(np.add(known, base.const.reshape(rows), out=known))
     places = b.empty(index.shape, np.int64)
     if places.size:
         sizes = index.shape[axis], math.prod(index.shape[axis + 1 :]), steps[axis]
-        b.call(places_along_axis, b.flat(checked), b.flat(base), b.flat(places), *sizes)
+        b.call(places_along_axis, b.flat(checked), base, b.flat(places), *sizes)
     return places
 
 
-def _beginnings(shape: tuple[int, ...], steps: tuple[int, ...]) -> Array:
-    """Where elements lie whose coordinates count up to a shape."""
+def _beginnings(*sizes: int) -> Array:
+    """Where elements lie whose coordinates count up to a shape: its sizes, then the steps."""
+    shape, steps = sizes[: len(sizes) // 2], sizes[len(sizes) // 2 :]
     base = np.zeros([1] * len(shape), np.int64)
     for axis, size in enumerate(shape):
         along = [size if k == axis else 1 for k in range(len(shape))]
         base = base + (np.arange(size) * steps[axis]).reshape(along)
-    return base
+    return base.reshape(-1)
 
 
 @jit

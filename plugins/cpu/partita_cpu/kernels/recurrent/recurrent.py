@@ -12,6 +12,7 @@ import numpy as np
 from partita.contract.query import Reason, ReasonCode
 from partita.lowering import Array, Builder, Node, Operand
 from partita.lowering.geometry.boxes import Box
+from partita.lowering.shapes.symbolic_size import integers
 from partita.lowering.transformed_weights import Form
 from partita_cpu.gemm.blocking.problem import Images, Storage
 from partita_cpu.gemm.precision_policy import native_policy
@@ -73,7 +74,7 @@ class Cells:
         d, t, n = self.directions, self.steps, self.batch
         x = (t * n, 1, t) if self.batch_first else (t * n, n, 1)
         y = (1, d, t * d) if self.batch_first else (n, d * n, 1)
-        return np.array([d, t, n, self.hidden, *x, *y, self.width], np.int64)
+        return integers([d, t, n, self.hidden, *x, *y, self.width])
 
     @property
     def y_shape(self) -> tuple[int, ...]:

@@ -1,0 +1,172 @@
+"""What exporters write where sizes vary is recorded once for all sizes, and right for each of them.
+
+Each graph is a piece of a network as PyTorch exports it; onnxruntime judges every run.
+"""
+
+import logging
+
+import numpy as np
+import pytest
+from judge import onnxruntime_results
+from onnx import TensorProto, helper, numpy_helper
+
+import partita
+from partita_cpu.jit.isa import isa
+
+UNUSUAL = "not as usual", "emitted for each size", "no classes of shapes"
+
+
+class Piece:
+    """A graph of a few nodes with constants among their inputs."""
+
+    def __init__(self):
+        self.rng = np.random.default_rng(1)
+        self.nodes, self.weights = [], []
+
+    def add(self, op_type, *inputs, count=1, **attrs):
+        """The first output of a new node; arrays among its inputs become weights."""
+        names = []
+        for given in inputs:
+            if not isinstance(given, str):
+                self.weights.append(numpy_helper.from_array(given, f"w{len(self.weights)}"))
+                given = self.weights[-1].name
+            names.append(given)
+        outputs = [f"t{len(self.nodes)}.{n}" for n in range(count)]
+        self.nodes.append(helper.make_node(op_type, names, outputs, **attrs))
+        return outputs[0]
+
+    def noise(self, *shape):
+        return self.rng.standard_normal(shape).astype(np.float32) * np.float32(0.3)
+
+    def size(self, x, axis):
+        return self.add("Gather", self.add("Shape", x), ints(axis), axis=0)
+
+    def model(self, dims, y):
+        graph = helper.make_graph(
+            self.nodes,
+            "piece",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, dims)],
+            [helper.make_tensor_value_info(y, TensorProto.FLOAT, None)],
+            self.weights,
+        )
+        opsets = [helper.make_opsetid("", 17)]
+        return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+def ints(*elements):
+    return np.array(elements, np.int64)
+
+
+def patches(p):
+    """An image's patches as rows, and the rows as an image again (vision transformers)."""
+    image = p.add("Conv", "x", p.noise(16, 3, 4, 4), p.noise(16), strides=[4, 4])
+    n, h, w = (p.size(image, axis) for axis in (0, 2, 3))
+    flat = p.add("Reshape", image, p.add("Concat", n, ints(16), ints(-1), axis=0))
+    rows = p.add("MatMul", p.add("Transpose", flat, perm=[0, 2, 1]), p.noise(16, 16))
+    back = p.add("Concat", n, ints(16), h, w, axis=0)
+    image = p.add("Reshape", p.add("Transpose", rows, perm=[0, 2, 1]), back)
+    return p.add("Conv", image, p.noise(8, 16, 3, 3), pads=[1] * 4)
+
+
+def sequence(p):
+    """Convolutions along one axis."""
+    x = p.add("Relu", p.add("Conv", "x", p.noise(16, 3, 5), p.noise(16), strides=[2]))
+    x = p.add("Conv", x, p.noise(16, 1, 3), group=16, pads=[1, 1])
+    return p.add("Conv", x, p.noise(4, 16, 1), p.noise(4))
+
+
+def heads(p):
+    """Rows split into heads where a size of zero would be none that is copied."""
+    shape = p.add("Concat", p.size("x", 0), ints(-1), ints(2), ints(8), axis=0)
+    product = p.add("MatMul", "x", p.noise(16, 16))
+    split = p.add("Reshape", product, shape, allowzero=1)
+    return p.add("Softmax", p.add("Transpose", split, perm=[0, 2, 1, 3]), axis=-1)
+
+
+def recurrent(p):
+    """Two directions, one after another."""
+    weights = p.noise(2, 4 * 8, 16), p.noise(2, 4 * 8, 8)
+    y = p.add("LSTM", "x", *weights, hidden_size=8, direction="bidirectional")
+    shape = p.add("Concat", p.size("x", 0), p.size("x", 1), ints(16), axis=0)
+    return p.add("Reshape", p.add("Transpose", y, perm=[0, 2, 1, 3]), shape)
+
+
+def relative(p):
+    """Scores of relative positions, picked by indices that are computed of the size."""
+    scores = p.add("MatMul", "x", p.noise(16, 600))
+    length = p.add("Squeeze", p.size("x", 1), ints(0))
+    places = p.add("Range", np.array(0), length, np.array(1))
+    one, other = (p.add("Unsqueeze", places, ints(axis)) for axis in (0, 1))
+    index = p.add("Add", p.add("Sub", one, other), np.array(300))
+    shape = p.add("Concat", p.size("x", 0), *[p.size("x", 1)] * 2, axis=0)
+    return p.add("GatherElements", scores, p.add("Expand", index, shape), axis=2)
+
+
+def bottleneck(p):
+    """Channels widened, filtered one by one, and narrowed."""
+    wide = p.add("Relu", p.add("Conv", "x", p.noise(96, 3, 1, 1), p.noise(96)))
+    wide = p.add("Conv", wide, p.noise(96, 1, 3, 3), p.noise(96), group=96, pads=[1] * 4)
+    narrow = p.add("Conv", p.add("Relu", wide), p.noise(16, 96, 1, 1), p.noise(16))
+    wide = p.add("Relu", p.add("Conv", narrow, p.noise(96, 16, 1, 1), p.noise(96)))
+    wide = p.add("Conv", wide, p.noise(96, 1, 3, 3), p.noise(96), group=96, pads=[1] * 4)
+    return p.add("Conv", p.add("Relu", wide), p.noise(16, 96, 1, 1), p.noise(16))
+
+
+def padded(p):
+    """Ends of axes are padded up to multiples; PyTorch tells axes from the last to the first."""
+    four, missing = ints(4), []
+    for axis in (2, 3):
+        over = p.add("Mod", p.size("x", axis), four)
+        missing.append(p.add("Mod", p.add("Sub", four, over), four))
+    zero = ints(0)
+    pads = p.add("Concat", zero, missing[1], zero, missing[0], zero, zero, zero, zero, axis=0)
+    pairs = p.add("Reshape", pads, ints(-1, 2))
+    turned = p.add("Slice", pairs, ints(-1), ints(-(2**63) + 1), ints(0), ints(-1))
+    pads = p.add("Reshape", p.add("Transpose", turned, perm=[1, 0]), ints(-1))
+    wide = p.add("Pad", "x", p.add("Cast", pads, to=TensorProto.INT64))
+    return p.add("Conv", wide, p.noise(8, 3, 4, 4), strides=[4, 4])
+
+
+def positions(p):
+    """Places in all rows of a batch, counted on; one of both sizes may be the same each time."""
+    batch, length = (p.add("Squeeze", p.size("x", axis), ints(0)) for axis in (0, 1))
+    rows, along = (p.add("Range", np.array(0), n, np.array(1)) for n in (batch, length))
+    starts = p.add("Mul", p.add("Unsqueeze", rows, ints(1)), length)
+    places = p.add("Add", p.add("Unsqueeze", along, ints(0)), starts)
+    return p.add("Add", "x", p.add("Gather", p.noise(900, 16), places))
+
+
+ROWS = ["batch", "length", 16]
+IMAGE = ["batch", 3, "height", "width"]
+LENGTHS = (7, 40, 12, 129, 1, 33, 64, 130, 5)
+SIDES = (8, 40, 17, 64, 33, 9, 24, 65, 12)
+
+
+@pytest.mark.parametrize(
+    ("piece", "dims", "shapes"),
+    [
+        (patches, IMAGE, [(1 + n // 20, 3, n, n + 3) for n in SIDES]),
+        (sequence, ["batch", 3, "length"], [(2, 3, n + 4) for n in LENGTHS]),
+        (heads, ROWS, [(1 + n % 4, n, 16) for n in LENGTHS]),
+        (recurrent, ROWS, [(n, 1 + n % 4, 16) for n in LENGTHS]),
+        (relative, ROWS, [(1 + n % 4, n, 16) for n in LENGTHS]),
+        (bottleneck, IMAGE, [(1 + n // 40, 3, n, n + 3) for n in SIDES]),
+        (padded, IMAGE, [(2, 3, n, n + 4) for n in range(8, 40, 3)]),
+        (positions, ROWS, [(2, n, 16) for n in LENGTHS]),
+    ],
+)
+def test_pieces_of_exported_networks_are_recorded_for_all_sizes(piece, dims, shapes, caplog):
+    made = Piece()
+    model = made.model(dims, piece(made))
+    compiled = partita.Core().compile_model(model, "CPU", {"EXECUTION_MODE_HINT": "ACCURACY"})
+    request = compiled.create_infer_request()
+    with caplog.at_level(logging.DEBUG, logger="partita.lowering"):
+        for shape in [*shapes, *shapes[::-1]]:
+            x = made.noise(*shape)
+            (wanted,) = onnxruntime_results(model, {"x": x})
+            np.testing.assert_allclose(request.infer({"x": x})[0], wanted, rtol=1e-4, atol=1e-5)
+    programs = list(compiled.device_model.specializer.programs.values())
+    recordings = [program.recorded.made for program in programs if program.recorded is not None]
+    assert bool(recordings) == isa().native
+    assert len({id(one) for one in recordings}) < max(len(recordings), 1)  # shared by sizes
+    assert not [r for r in caplog.records if any(words in r.message for words in UNUSUAL)]
