@@ -72,6 +72,7 @@ def sequence(p):
     """Convolutions along one axis."""
     x = p.add("Relu", p.add("Conv", "x", p.noise(16, 3, 5), p.noise(16), strides=[2]))
     x = p.add("Conv", x, p.noise(16, 1, 3), group=16, pads=[1, 1])
+    x = p.add("ConvTranspose", x, p.noise(16, 16, 8), p.noise(16), strides=[4], pads=[2, 2])
     return p.add("Conv", x, p.noise(4, 16, 1), p.noise(4))
 
 

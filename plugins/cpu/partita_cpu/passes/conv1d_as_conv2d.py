@@ -5,12 +5,19 @@ from __future__ import annotations
 from partita.lowering import Node, Value
 from partita_cpu.passes.lifting import Lifting, constant_weights
 
-_CONVOLUTIONS = ("Conv", "partita::Conv")
+_CONVOLUTIONS = ("Conv", "partita::Conv", "ConvTranspose", "partita::ConvTranspose")
 _POOLS = ("MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool")
 _ROWS = 2
 """The axis of an image that a sequence lacks."""
 
-_NEUTRAL = {"kernel_shape": [1], "strides": [1], "dilations": [1], "pads": [0]}
+_NEUTRAL = {
+    "kernel_shape": [1],
+    "strides": [1],
+    "dilations": [1],
+    "pads": [0],
+    "output_padding": [0],
+    "output_shape": [1],
+}
 """What attributes per axis are for the axis that is new."""
 
 
@@ -21,7 +28,7 @@ class Sequences(Lifting):
     mark = "row"
 
     def is_convolution(self, node: Node) -> bool:
-        """Convolutions by constant weights."""
+        """Convolutions by constant weights, transposed ones among them."""
         if node.kind not in _CONVOLUTIONS or not self.holds(node.inputs[0]):
             return False
         residual = node.input(3)

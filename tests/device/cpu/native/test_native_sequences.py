@@ -90,6 +90,54 @@ def test_random_convolutions_over_sequences(data):
     check(encoder(rng, *sizes), feeds)
 
 
+@examples(25)
+@given(data=st.data())
+def test_random_transposed_convolutions_over_sequences(data):
+    """Between two convolutions, so that what is computed with images goes on as that."""
+    group = data.draw(st.sampled_from([1, 1, 1, 3]))
+    channels, outputs = (group * data.draw(st.integers(1, 9)) for _ in range(2))
+    kernel, dilation = data.draw(st.integers(1, 9)), data.draw(st.sampled_from([1, 1, 2]))
+    stride, length = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 40))
+    attrs = {"strides": [stride], "dilations": [dilation], "group": group}
+    whole = (length - 1) * stride + (kernel - 1) * dilation + 1
+    match data.draw(st.sampled_from(["pads", "pads", "auto_pad", "output_shape"])):
+        case "pads":
+            pads = [data.draw(st.integers(0, min(kernel - 1, (whole - 1) // 2))) for _ in "lr"]
+            attrs["pads"] = pads
+            attrs["output_padding"] = [data.draw(st.integers(0, stride - 1))]
+        case "auto_pad":
+            attrs["auto_pad"] = "SAME_UPPER" if kernel >= stride else "VALID"
+        case _:
+            attrs["output_shape"] = [max(1, whole - data.draw(st.integers(0, kernel - 1)))]
+    rng = np.random.default_rng(0)
+    weights = {
+        "w1": rng.standard_normal((channels, 3, 3)).astype(np.float32),
+        "w2": rng.standard_normal((channels, outputs // group, kernel)).astype(np.float32),
+        "b2": rng.standard_normal(outputs).astype(np.float32),
+        "w3": rng.standard_normal((4, outputs, 1)).astype(np.float32),
+    }
+    nodes = [
+        helper.make_node("Conv", ["x", "w1"], ["a"], "first", pads=[1, 1]),
+        helper.make_node("ConvTranspose", ["a", "w2", "b2"], ["t"], "enlarge", **attrs),
+        helper.make_node("LeakyRelu", ["t"], ["r"], "relu"),
+        helper.make_node("Conv", ["r", "w3"], ["y"], "last"),
+    ]
+    shape = data.draw(st.integers(1, 2)), 3, length
+    model = model_of(nodes, {"x": shape}, ["t", "y"], weights)
+    check(model, {"x": rng.standard_normal(shape).astype(np.float32)})
+
+
+def test_every_level_enlarges_a_sequence_by_its_kernels(level):
+    rng = np.random.default_rng(1)
+    weights = {"w": rng.standard_normal((32, 16, 8)).astype(np.float32)}
+    node = helper.make_node("ConvTranspose", ["x", "w"], ["y"], "grow", strides=[4], pads=[2, 2])
+    model = model_of([node], {"x": (1, 32, 70)}, ["y"], weights)
+    feeds = {"x": rng.standard_normal((1, 32, 70)).astype(np.float32)}
+    request = check(model, feeds, PERF_COUNT=True)
+    (info,) = [i for i in request.get_profiling_info() if i.node_name == "grow"]
+    assert (info.exec_type == "blas") == (level == "portable")
+
+
 def test_a_bias_that_is_an_input(level):
     """It has one axis, which is none of a sequence's."""
     rng = np.random.default_rng(4)
