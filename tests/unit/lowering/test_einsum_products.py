@@ -22,7 +22,6 @@ PRODUCTS = [
     ("abc,cde->abed", (2, 3, 4), (4, 5, 6)),
     ("ab,bcd->acd", (3, 4), (4, 2, 5)),
     ("ab,bcd->acd", (0, 4), (4, 2, 5)),
-    ("ab,bcd->acd", (3, 0), (0, 2, 5)),
 ]
 
 OTHERS = [
@@ -36,6 +35,9 @@ OTHERS = [
     ("ab,bb->ab", (3, 4), (4, 4)),  # a diagonal
     ("ab,bcd->ac", (3, 4), (4, 5, 6)),  # the constant is summed by itself
     ("ab,bc->ac", (3, 1), (4, 5)),  # a size of 1, which broadcasts
+    ("ab,bcd->acd", (3, 0), (0, 2, 5)),  # no weights: nothing is packed
+    ("abc,bcd->ad", (3, 2, 0), (2, 0, 5)),
+    ("ab,bcd->acd", (3, 4), (4, 2, 0)),
 ]
 
 

@@ -60,8 +60,8 @@ def _product(node: Node, place: int) -> _Product | None:
     w = None if constant is None else constant.const
     if x is None or x.shape is None or x.const is not None or w is None:
         return None
-    if x.dtype != w.dtype or w.dtype.kind not in "fV":  # V: bfloat16
-        return None
+    if x.dtype != w.dtype or w.dtype.kind not in "fV" or not w.size:  # V: bfloat16
+        return None  # a size of 0 says something else in Reshape
     shapes = [x.shape, w.shape] if place else [w.shape, x.shape]
     try:
         terms, result = labels_of(node.attrs["equation"], shapes)
