@@ -67,6 +67,36 @@ def test_windows_larger_than_the_input_are_as_many_as_for_another_engine(op_type
         np.testing.assert_allclose(found, want, rtol=1e-6)
 
 
+@pytest.mark.parametrize("op_type", ["MaxPool", "AveragePool", "LpPool"])
+@pytest.mark.parametrize("opset", [18, 19, 22])
+@pytest.mark.parametrize("size", [7, 12, 13])
+@pytest.mark.parametrize("kernel", [2, 3])
+def test_sizes_without_padding_are_those_of_another_engine(op_type, opset, size, kernel):
+    attributes = f'auto_pad="VALID", ceil_mode=1, kernel_shape=[{kernel}], strides=[4]'
+    proto = parser.parse_model(f"""<ir_version: 8, opset_import: ["" : {opset}]>
+    g (float[1,1,{size}] x) => (float[a,b,c] y) {{ y = {op_type} <{attributes}> (x) }}""")
+    x = np.arange(size, dtype=np.float32).reshape(1, 1, size)
+    (want,) = ort.InferenceSession(proto.SerializeToString()).run(None, {"x": x})
+    for device in ("CPU", "REFERENCE"):
+        found = partita.Core().compile_model(proto.SerializeToString(), device)([x])[0]
+        np.testing.assert_allclose(found, want, rtol=1e-6)
+
+
+@pytest.mark.parametrize("op_type", ["MaxPool", "AveragePool", "LpPool"])
+@pytest.mark.parametrize("opset", [18, 19, 22])
+@pytest.mark.parametrize("padding", ["SAME_UPPER", "SAME_LOWER"])
+@pytest.mark.parametrize("size", [7, 12, 13])
+def test_chosen_padding_leaves_nothing_to_round(op_type, opset, padding, size):
+    def of_pool(rounds):
+        attributes = f'auto_pad="{padding}", {rounds}kernel_shape=[3], strides=[4]'
+        proto = parser.parse_model(f"""<ir_version: 8, opset_import: ["" : {opset}]>
+        g (float[1,1,{size}] x) => (float[a,b,c] y) {{ y = {op_type} <{attributes}> (x) }}""")
+        x = np.arange(size, dtype=np.float32).reshape(1, 1, size)
+        return partita.Core().compile_model(proto.SerializeToString(), "CPU")([x])[0]
+
+    np.testing.assert_array_equal(of_pool("ceil_mode=1, "), of_pool(""))
+
+
 def test_sizes_of_a_constant_are_those_of_another_engine():
     proto = two_pools(13, CASES["one axis of two"], "2,3,14,15")
     x = np.zeros((2, 3, 14, 15), np.float32)

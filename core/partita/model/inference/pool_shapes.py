@@ -33,23 +33,25 @@ def settle_rounding(scopes: Iterable[Scope]) -> bool:
     return settle(scopes, _POOLS, _settle)
 
 
-def _rounds_up(node: onnx.NodeProto) -> bool:
-    attributes = {attribute.name: attribute for attribute in node.attribute}
-    rounds = "ceil_mode" in attributes and attributes["ceil_mode"].i == 1
-    return rounds and ("auto_pad" not in attributes or attributes["auto_pad"].s == b"NOTSET")
-
-
 def _settle(scope: Scope, place: int) -> bool:
-    """Puts a window in the place of one that rounds up, unless there is something wrong with it."""
+    """Puts a window in the place of one that rounds up, unless there is something wrong with it.
+
+    With ``SAME_UPPER`` and ``SAME_LOWER`` the number of windows does not depend on how it rounds.
+    """
     node = scope.graph.node[place]
-    if not _rounds_up(node):
+    attributes = {attribute.name: attribute for attribute in node.attribute}
+    if "ceil_mode" not in attributes or attributes["ceil_mode"].i != 1:
         return False
+    padding = attributes["auto_pad"].s if "auto_pad" in attributes else b"NOTSET"
+    if padding.startswith(b"SAME"):
+        node.attribute.remove(attributes["ceil_mode"])
+        return True
     shape = scope.shape(node.input[0]) if node.input else None
     given = {attribute.name: list(attribute.ints) for attribute in node.attribute}
     kernel = given.get("kernel_shape", [])
     rank = len(kernel)
     strides, dilations = given.get("strides", [1] * rank), given.get("dilations", [1] * rank)
-    pads = given.get("pads", [0] * 2 * rank)
+    pads = [0] * 2 * rank if padding == b"VALID" else given.get("pads", [0] * 2 * rank)
     lists = (kernel, strides, dilations)
     if any(len(values) != rank for values in lists) or len(pads) != 2 * rank:
         return False
@@ -67,7 +69,7 @@ def _settle(scope: Scope, place: int) -> bool:
     ):
         return False  # devices refuse a number of windows that is negative
     widths = [_width(*axis) for axis in axes]
-    kept = [a for a in node.attribute if a.name not in ("ceil_mode", "dilations")]
+    kept = [a for a in node.attribute if a.name not in ("auto_pad", "ceil_mode", "dilations")]
     del node.attribute[:]
     node.attribute.extend(kept)
     _set(node, kernel_shape=widths, pads=[*low, *[0] * rank])
