@@ -1,13 +1,17 @@
 """Networks of bytes on device CPU beside onnxruntime and OpenVINO, in one process, taking turns.
 
-    python benchmarks/cpu_bytes.py [--threads 2] [--rounds 12] [model ...]
+    python benchmarks/cpu_bytes.py [--threads 2] [--rounds 12] [--processor] [model ...]
 
-Models: resnet50, resnet50-operators, mobilenetv2, encoder: those of `cpu_networks` (random
-weights), quantized by onnxruntime's own tools. Networks of images get QuantizeLinear and
-DequantizeLinear around every operator (one scale per channel of the weights, calibrated on noise),
-or operators on bytes (``-operators``); the encoder finds its scales in every run.
-Prints medians in milliseconds, the ratio of the faster peer on the same bytes to Partita, what
-Partita's float32 takes, and the largest difference from onnxruntime as a part of the largest value.
+Models: resnet50, resnet50-operators, mobilenetv2, mobilenetv2-symmetric, encoder: those of
+`cpu_networks` (random weights), quantized by onnxruntime's own tools. Networks of images get
+QuantizeLinear and DequantizeLinear around every operator (one scale per channel of the weights,
+calibrated on noise), with int8 whose zero point is 0 for activations, too (``-symmetric``), which
+leaves bounds behind convolutions as operators, or operators on bytes (``-operators``); the encoder
+finds its scales in every run.
+Other models that `cpu_peers` takes are quantized as networks of images are.
+Prints medians in milliseconds (with --processor of the processors' time of the process), the ratio
+of the faster peer on the same bytes to Partita, what Partita's float32 takes, and the largest
+difference from onnxruntime as a part of the largest value.
 """
 
 from __future__ import annotations
@@ -16,13 +20,18 @@ import argparse
 import logging
 import math
 import tempfile
+import time
 from pathlib import Path
 
 import numpy as np
-from cpu_networks import BUILT, Feeds
-from cpu_peers import largest_error, partita_call, peer_calls, take_turns
+from cpu_networks import Feeds
+from cpu_peers import Clock, largest_error, load, partita_call, peer_calls, take_turns
 
-MODELS = ["resnet50", "resnet50-operators", "mobilenetv2", "encoder"]
+MODELS = ["resnet50", "resnet50-operators", "mobilenetv2", "mobilenetv2-symmetric", "encoder"]
+
+
+FORMS = ["operators", "symmetric"]
+"""How networks of images are quantized otherwise."""
 
 
 def quantized(name: str) -> tuple[bytes, bytes, Feeds]:
@@ -30,8 +39,10 @@ def quantized(name: str) -> tuple[bytes, bytes, Feeds]:
     from onnxruntime import quantization
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
-    kind, _, form = name.partition("-")
-    model, feeds = BUILT[kind]()
+    kind, _, form = name.rpartition("-")
+    if form not in FORMS:
+        kind, form = name, ""
+    model, feeds = load(kind)
     logging.disable(logging.WARNING)
     with tempfile.TemporaryDirectory() as folder:
         source, ready, target = (Path(folder) / f"{n}.onnx" for n in ("floats", "ready", "bytes"))
@@ -40,15 +51,17 @@ def quantized(name: str) -> tuple[bytes, bytes, Feeds]:
             quantization.quantize_dynamic(source, target)
             return target.read_bytes(), model, feeds
         quant_pre_process(source, ready, skip_symbolic_shape=True)
-        formats = quantization.QuantFormat
+        formats, types = quantization.QuantFormat, quantization.QuantType
+        symmetric = form == "symmetric"
         quantization.quantize_static(
             ready,
             target,
             Noise(feeds),
             quant_format=formats.QOperator if form == "operators" else formats.QDQ,
             per_channel=True,
-            activation_type=quantization.QuantType.QUInt8,
-            weight_type=quantization.QuantType.QInt8,
+            activation_type=types.QInt8 if symmetric else types.QUInt8,
+            weight_type=types.QInt8,
+            extra_options={"ActivationSymmetric": symmetric},
         )
         return target.read_bytes(), model, feeds
 
@@ -72,14 +85,14 @@ class Noise:
         return self._left.pop() if self._left else None
 
 
-def measure(name: str, threads: int, rounds: int) -> None:
-    """Prints the line of a model."""
+def measure(name: str, threads: int, rounds: int, clock: Clock) -> None:
+    """Prints the line of a model, whose calls are timed by a clock."""
     model, floats, feeds = quantized(name)
     made, refused = peer_calls(model, feeds, threads)
     made["ours"] = partita_call(model, feeds, threads, {})
     made["ours f32"] = partita_call(floats, feeds, threads, {})
     error = largest_error(made["ours"][1], made["ort"][1])
-    taken = take_turns({label: call for label, (call, _) in made.items()}, rounds)
+    taken = take_turns({label: call for label, (call, _) in made.items()}, rounds, clock)
     ratio = min(taken["ort"], taken.get("ov", math.inf)) / taken["ours"]
     columns = [f"{taken.get(label, math.nan):9.3f}" for label in ("ort", "ov", "ours", "ours f32")]
     print(f"{name:24}", *columns, f"{ratio:8.2f}", f"{error:9.1e}", refused, flush=True)
@@ -91,12 +104,14 @@ def main() -> None:
     parser.add_argument("models", nargs="*", default=MODELS)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--processor", action="store_true", help="time of the processors")
     arguments = parser.parse_args()
+    clock = time.process_time if arguments.processor else time.perf_counter
     heads = ["ort", "ov", "ours", "ours f32", "ratio", "error"]
     widths = [9, 9, 9, 9, 8, 9]
     print(f"{'ms':24}", *(f"{h:>{w}}" for h, w in zip(heads, widths, strict=True)), flush=True)
     for name in arguments.models:
-        measure(name, arguments.threads, arguments.rounds)
+        measure(name, arguments.threads, arguments.rounds, clock)
 
 
 if __name__ == "__main__":

@@ -11,8 +11,9 @@ import sys
 from collections.abc import Sequence
 
 from partita.lowering.fusion.epilogue import fuse_epilogues
-from partita.lowering.fusion.quantized import fuse_quantized
-from partita.lowering.fusion.quantized_flow import fuse_quantized_flow
+from partita.lowering.fusion.quantized.flow import fuse_quantized_flow
+from partita.lowering.fusion.quantized.products import fuse_quantized
+from partita.lowering.fusion.quantized.tables import tabulate_levels
 from partita.lowering.fusion.rewriting import PASSES, Accepts, Pass, Rewriter, Shapes
 from partita.lowering.graph import Graph, Node
 from partita.system.modules import import_modules
@@ -63,6 +64,7 @@ def fuse_levels(graph: Graph, accepts: Accepts | None = None) -> None:
 
     To be run before constants are folded, since dequantized weights are constants.
     """
+    tabulate_levels(graph, accepts or _all)
     if any(node.op_type == "QuantizeLinear" for node in graph.all_nodes()):
         fuse(graph, (fuse_quantized, fuse_quantized_flow), accepts)
 

@@ -84,7 +84,7 @@ def _type(node: Node, operands: Any) -> np.dtype[Any] | None:
         return None if node.outputs[0] is None else node.outputs[0].dtype
     if node.op_type in ("ArgMax", "ArgMin"):
         return _INT64
-    if node.op_type == "Where":
+    if node.op_type in ("LevelTable", "Where"):
         return operands[1].dtype  # type: ignore[no-any-return]  # of an operand
     if node.op_type == "ConstantOfShape":
         return np.asarray(node.attrs.get("value", np.float32(0))).dtype

@@ -14,7 +14,7 @@ from partita_cpu.llvm import (
     normalization,
 )
 from partita_cpu.llvm.add_int8 import add_bytes
-from partita_cpu.llvm.copies import bf16_split, int8_groups, strided_copy
+from partita_cpu.llvm.copies import bf16_split, byte_table, int8_groups, strided_copy
 from partita_cpu.llvm.copies.flushed_rows import copy_flushed
 from partita_cpu.llvm.copies.transpose_block import NARROW_SIDE, SIDE, transpose
 from partita_cpu.llvm.function import Function
@@ -171,7 +171,7 @@ def functions(level: Level, part: str = "") -> list[Function]:
     made.append(copy_flushed("copy_flushed_by_8", min(lanes, NARROW_SIDE), NARROW_SIDE))
     made += [window(f"all_{kind}", kind, 1, lanes) for kind in OVERALL_KINDS]
     if level.masks_halves:
-        made.append(strided_copy.copy_runs("copy_runs"))
+        made += [strided_copy.copy_runs("copy_runs"), byte_table.look_up_bytes("look_up_bytes")]
         for kind in ("int8", "uint8"):
             signed = kind == "int8"
             made += [add_bytes(f"add_{kind}", signed), largest_bytes(f"max_{kind}", signed)]
@@ -338,7 +338,7 @@ def text(level: Level, part: str = "") -> str:
     if lanes > NARROW_SIDE:
         parts.append(masked.declarations(NARROW_SIDE))
     if level.masks_halves:
-        parts += [strided_copy.declarations(), maximum_declarations()]
+        parts += [strided_copy.declarations(), maximum_declarations(), byte_table.declarations()]
     if level.dots_bfloat16:
         parts += [half_vectors.declarations(16), fma.pair_declarations(lanes)]
         if lanes != 16:

@@ -134,6 +134,7 @@ class _Walk(ChannelsLast):
             "com.microsoft::QLinearAdd": self._byte_sum,
             "QuantizeLinear": self._quantize,
             "DequantizeLinear": self._quantize,
+            "partita::LevelTable": self._look_up,
             "Conv": self._conv,
             "partita::Conv": self._conv,
             "ConvTranspose": self._conv_transpose,
@@ -248,6 +249,14 @@ class _Walk(ChannelsLast):
         if node.outputs[0] is None or node.attrs.get("block_size"):
             return False
         self.replace(node, [self.bring(x, node), *node.inputs[1:]], node.op_type, node.domain)
+        return True
+
+    def _look_up(self, node: Node) -> bool:
+        """Functions of levels, which a table holds."""
+        x, table = node.inputs
+        if x is None or not self.is_last(x):
+            return False
+        self.replace(node, [self.bring(x, node), table], node.op_type, node.domain)
         return True
 
     def _window(self, node: Node) -> bool:

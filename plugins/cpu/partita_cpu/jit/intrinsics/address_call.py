@@ -169,6 +169,9 @@ call_finish_bytes = calling(*[_I64] * 7, _F32, _I64, _I64, _F32, _F32, _I64)
 call_add_bytes = calling(*[_I64] * 7, *[_F32] * 6)
 """Adds levels; see `add_int8.PARAMETERS`."""
 
+call_look_up = calling(*[_I64] * 4)
+"""Looks up bytes in a table; see `byte_table.PARAMETERS`."""
+
 call_runs = calling(*[_I64] * 7)
 """Copies runs of bytes; see `strided_copy.PARAMETERS`."""
 

@@ -11,7 +11,7 @@ import numpy as np
 from partita.contract.query import Reason, ReasonCode
 from partita.lowering import Builder, Node, Operand
 from partita_cpu.gemm.precision_policy import native_policy
-from partita_cpu.jit.intrinsics.address_call import address, call_add_bytes
+from partita_cpu.jit.intrinsics.address_call import address, call_add_bytes, call_look_up
 from partita_cpu.jit.llvm_kernel import addresses
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
@@ -37,6 +37,7 @@ from partita_cpu.kernels.operator_table import F32, kernel
 from partita_cpu.kernels.reduction.reduce import reduce_axes
 from partita_cpu.kernels.reduction.softmax import softmax
 from partita_cpu.llvm.add_int8 import BLOCK
+from partita_cpu.llvm.copies.byte_table import BLOCK as TABLE_BLOCK
 from partita_cpu.scalar.activations import leaky_relu
 from partita_cpu.scalar.instructions import fused_muladd, round_even, wide_vectors
 from partita_cpu.scalar.math import sigmoid
@@ -237,3 +238,36 @@ def _is_same(b: Builder, one: Operand, other: Operand) -> bool:
     if one.const is None or other.const is None or one.dtype != other.dtype:
         return False
     return bool(np.array_equal(b.value(one).ravel(), b.value(other).ravel()))
+
+
+@loop
+def look_up(x: Any, table: Any, y: Any, kernel: int, tid: int, nt: int) -> None:
+    """``y = table[x]``.
+
+    Args:
+        x: Bytes, flat; the sign of int8 is no sign here.
+        table: A result for each of the 256 bytes, 0 to 255.
+        y: Output, as x.
+        kernel: The address of one that looks up whole blocks, or 0.
+        tid: This thread.
+        nt: All threads; they share elements.
+    """
+    begin, end = x.size * tid // nt, x.size * (tid + 1) // nt
+    source, target = x[begin:end], y[begin:end]
+    if kernel:
+        blocks = target.size // TABLE_BLOCK
+        call_look_up(kernel, (address(source), address(table), address(target), blocks))
+        source, target = source[TABLE_BLOCK * blocks :], target[TABLE_BLOCK * blocks :]
+    for i in range(target.size):
+        target[i] = table[np.uint8(source[i])]
+
+
+@kernel("LevelTable", domain="partita", dtypes=BYTES)
+def level_table(b: Builder, node: Node, x: Operand, table: Operand) -> Operand:
+    """A function of each level, which a table holds."""
+    y = b.empty(x.shape, table.dtype)
+    if y.size:
+        policy = native_policy(b.options)
+        kernel = 0 if policy is None else addresses(policy.level).get("look_up_bytes", 0)
+        b.call(look_up, b.flat(x), b.flat(table), b.flat(y), kernel)
+    return y

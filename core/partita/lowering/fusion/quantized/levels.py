@@ -8,7 +8,7 @@ from partita.lowering.fusion.rewriting import Rewriter
 from partita.lowering.graph import Node, Value
 from partita.lowering.program import Array
 
-_BYTES = (np.dtype(np.int8), np.dtype(np.uint8))
+BYTES = (np.dtype(np.int8), np.dtype(np.uint8))
 
 
 class Levels:
@@ -28,7 +28,7 @@ class Levels:
     def of(cls, rewriter: Rewriter, value: Value | None) -> Levels | None:
         """What a DequantizeLinear makes floats of, if it is bytes by constants."""
         node = rewriter.maker(value, "DequantizeLinear")
-        if node is None or node.inputs[0] is None or node.inputs[0].dtype not in _BYTES:
+        if node is None or node.inputs[0] is None or node.inputs[0].dtype not in BYTES:
             return None
         return cls.named(node, node.inputs[0].dtype)
 
@@ -44,7 +44,7 @@ class Levels:
         if any(kinds) or (zero is not None and zero.const is None):
             return None
         zeros = np.zeros(scale.const.shape, dtype) if zero is None else zero.const
-        if zeros is None or zeros.dtype not in _BYTES or zeros.size != scale.const.size:
+        if zeros is None or zeros.dtype not in BYTES or zeros.size != scale.const.size:
             return None
         return cls(node, node.inputs[0], scale.const, zeros)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from partita.lowering.fusion.levels import Levels
+from partita.lowering.fusion.quantized.levels import Levels
 from partita.lowering.fusion.rewriting import Rewriter, origins
 from partita.lowering.graph import Node
 from partita.model.op_traits import Trait, having

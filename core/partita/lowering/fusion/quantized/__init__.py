@@ -1,0 +1,1 @@
+"""Fusion of quantized numbers: products, sums and functions of levels."""
