@@ -647,6 +647,77 @@ def test_layer_normalization_with_axes_as_inputs():
     check(model_of(text, weights), "LayerNormalization", x=normal(3, 24))
 
 
+GROUPS = "r = Reshape(x, groups) i = InstanceNormalization(r, ones, zeros) "
+SHAPED = "Reshape InstanceNormalization Reshape"
+
+
+@pytest.mark.parametrize(
+    ("chain", "expected"),
+    [
+        (GROUPS + "u = Reshape(i, whole) s = Mul(u, g) y = Add(s, b)", "GroupNormalization"),
+        (GROUPS + "u = Reshape(i, whole) s = Mul(g, u) y = Add(b, s)", "GroupNormalization"),
+        (GROUPS + "u = Reshape(i, whole) y = Add(u, b)", "GroupNormalization"),
+        (GROUPS + "y = Reshape(i, whole)", "GroupNormalization"),
+        (GROUPS + "f = Shape(x) u = Reshape(i, f) y = Mul(u, g)", "Shape GroupNormalization"),
+        (GROUPS + "u = Reshape(i, whole) s = Mul(u, g) y = Mul(s, s)", "GroupNormalization Mul"),
+        (GROUPS + "u = Reshape(i, whole) s = Mul(u, g) t = Neg(u) y = Add(s, t)",
+         "GroupNormalization Mul Neg Add"),
+        (GROUPS.replace("ones", "powers").replace("zeros", "ones") + "y = Reshape(i, whole)",
+         "GroupNormalization"),
+        (GROUPS + "t = Reshape(r, whole) u = Reshape(i, whole) y = Add(u, t)",
+         "Reshape Reshape GroupNormalization Add"),
+        (GROUPS + "u = Reshape(i, whole) y = Mul(u, wide)", "GroupNormalization Mul"),
+        (GROUPS + "y = Reshape(i, other)", SHAPED),
+        (GROUPS.replace("groups", "uneven").replace("ones", "eights").replace("zeros", "eights")
+         + "y = Reshape(i, whole)", SHAPED),
+        (GROUPS.replace("groups", "batches") + "y = Reshape(i, whole)", SHAPED),
+    ],
+)  # fmt: skip
+def test_group_normalization_spelled_out(chain, expected):
+    weights = {
+        "groups": np.array([0, 3, -1]),
+        "uneven": np.array([0, 8, -1]),
+        "batches": np.array([1, 3, -1]),
+        "whole": np.array([2, 6, 5, 4]),
+        "other": np.array([2, 6, 4, 5]),
+        "ones": np.ones(3, np.float32),
+        "zeros": np.zeros(3, np.float32),
+        "powers": np.array([1, 2, 4], np.float32),
+        "eights": np.ones(8, np.float32),
+        "g": normal(6, 1, 1),
+        "b": normal(6, 1, 1),
+        "wide": normal(5, 4),
+    }
+    rows = 5 if "other" not in chain else 4
+    text = f"g (float[2, 6, 5, 4] x) => (float[2, 6, {rows}, {9 - rows}] y) {{ {chain} }}"
+    check(model_of(text, weights), expected, x=normal(2, 6, 5, 4))
+
+
+def test_group_normalization_of_an_unknown_number_of_images():
+    weights = {
+        "groups": np.array([0, 2, -1]),
+        "ones": np.ones(2, np.float32),
+        "zeros": np.zeros(2, np.float32),
+        "g": normal(6, 1),
+    }
+    chain = GROUPS + "f = Shape(x) u = Reshape(i, f) y = Mul(u, g)"
+    text = f"g (float[N, 6, T] x) => (float[N, 6, T] y) {{ {chain} }}"
+    check(model_of(text, weights), "Shape GroupNormalization", x=normal(3, 6, 7))
+
+
+def test_factors_of_a_group_normalization_that_no_number_holds_stay():
+    weights = {
+        "groups": np.array([0, 3, -1]),
+        "ones": np.full(3, 1e30, np.float32),
+        "zeros": np.zeros(3, np.float32),
+        "whole": np.array([2, 6, 5]),
+        "g": np.full((6, 1), 1e30, np.float32),
+    }
+    text = f"""g (float[2, 6, 5] x) => (float[2, 6, 5] y)
+    {{ {GROUPS} u = Reshape(i, whole) y = Mul(u, g) }}"""
+    check(model_of(text, weights), SHAPED + " Mul", x=np.zeros((2, 6, 5), np.float32))
+
+
 @pytest.mark.parametrize(
     ("chain", "expected"),
     [

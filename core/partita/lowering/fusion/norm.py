@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
+
 from partita.lowering.fusion.rewriting import (
     Rewriter,
     fusion_pass,
@@ -24,6 +28,17 @@ def fuse_layer_normalization(rewriter: Rewriter) -> None:
     for node in rewriter.nodes():
         if node.kind == "Sqrt":
             _fuse(rewriter, node)
+
+
+@fusion_pass(52)
+def fuse_group_normalization(rewriter: Rewriter) -> None:
+    """Reshape, InstanceNormalization and Reshape, [Mul, Add] per channel: GroupNormalization.
+
+    Source of the spelling: how PyTorch exports group normalization below opset 21.
+    """
+    for node in rewriter.nodes():
+        if node.kind == "InstanceNormalization":
+            _fuse_groups(rewriter, node)
 
 
 @fusion_pass(80)
@@ -57,6 +72,79 @@ def _take_affine(rewriter: Rewriter, node: Node) -> None:
     new = node.like(inputs, user.outputs, origins=origins(group))
     if rewriter.replace(group, new):
         _take_affine(rewriter, new)
+
+
+def _fuse_groups(rewriter: Rewriter, node: Node) -> None:
+    """Makes one node of a normalization and what brings groups of channels to one axis for it."""
+    rows, back = rewriter.maker(node.inputs[0], "Reshape"), node.outputs[0]
+    last = rewriter.only_user(back, "Reshape")
+    x = None if rows is None else rows.inputs[0]
+    if rows is None or last is None or last.inputs[0] is not back or x is None:
+        return
+    result = last.outputs[0]
+    given = [value.const for value in node.inputs[1:3] if value is not None]
+    channels = x.shape[1] if x.shape is not None and len(x.shape) > 2 else None
+    if result is None or type(channels) is not int or not _has_shape_of(rewriter, last, x):
+        return
+    parts = [part.astype(np.float64) for part in given if part is not None and is_float(part)]
+    groups = _groups_of(rows, x, channels)
+    if groups is None or len(parts) != 2 or any(part.shape != (groups,) for part in parts):
+        return
+    scale, bias = (np.repeat(part, channels // groups) for part in parts)
+    group = [rows, node, last]
+    for kind in ("Mul", "Add"):
+        user = rewriter.only_user(group[-1].outputs[0], kind)
+        other = None if user is None else other_input(user, group[-1].outputs[0])
+        if user is None or other is None or other.const is None:
+            continue
+        row = per_channel(other.const, channels, x)
+        if row is None:
+            break
+        scale, bias = (scale * row, bias * row) if kind == "Mul" else (scale, bias + row)
+        group.append(user)
+    dtype = given[0].dtype if given[0] is not None else np.dtype(np.float32)
+    if not rewriter.inner(group[1:], group[-1].outputs[0] or result):
+        return
+    most = np.finfo(dtype).max
+    if any(not (np.abs(part) <= most).all() for part in (scale, bias)):
+        return  # one by one, factors may make no number infinite
+    inputs = [x, *(Value.constant(part.astype(dtype)) for part in (scale, bias))]
+    shared = not rewriter.inner(group, group[-1].outputs[0] or result)
+    fused = Node(
+        "GroupNormalization",
+        inputs,
+        group[-1].outputs[:1],
+        {"num_groups": groups, "epsilon": node.number("epsilon", 1e-5)},
+        version=21,
+        name=node.name,
+        origins=origins(group),
+    )
+    rewriter.replace(group[1:] if shared else group, fused)
+
+
+def _has_shape_of(rewriter: Rewriter, node: Node, x: Value) -> bool:
+    """Whether the result of a Reshape surely has the shape of ``x``."""
+    result, wanted = node.outputs[0], node.input(1)
+    asked = rewriter.maker(wanted, "Shape")
+    if asked is not None and asked.inputs[0] is x:
+        return not asked.attrs.get("start") and "end" not in asked.attrs
+    return result is not None and rewriter.same_shape(x, result)
+
+
+def _groups_of(rows: Node, x: Value, channels: int) -> int | None:
+    """How many groups of channels a Reshape to (batch, groups, elements) makes, if it does."""
+    wanted = rows.inputs[1] if rows.version >= 5 else None
+    if wanted is None or wanted.const is None or wanted.const.shape != (3,) or x.shape is None:
+        return None
+    batch, groups, rest = (int(size) for size in wanted.const)
+    if batch != x.shape[0] and (batch != 0 or rows.attrs.get("allowzero")):
+        return None
+    within = x.shape[1:]
+    if rest != -1:
+        sizes = [size for size in within if type(size) is int]
+        if len(sizes) != len(within) or rest * groups != math.prod(sizes):
+            return None
+    return groups if groups > 0 and channels % groups == 0 else None
 
 
 def _fuse(rewriter: Rewriter, root: Node) -> None:

@@ -22,11 +22,12 @@ from partita.lowering.nhwc.conversion import DOMAIN
 _CONV, _SCALE = f"{DOMAIN}::Conv", f"{DOMAIN}::ScaleShift"
 _TRANSPOSED, _RESIZE = f"{DOMAIN}::ConvTranspose", f"{DOMAIN}::Resize"
 _ADD, _GATE = f"{DOMAIN}::Add", f"{DOMAIN}::Gate"
+_GROUPS = f"{DOMAIN}::GroupNormalization"
 _POOLS = (f"{DOMAIN}::MaxPool", f"{DOMAIN}::AveragePool")
 _MEANS = (f"{DOMAIN}::GlobalAveragePool", f"{DOMAIN}::GlobalMaxPool")
 
 _TARGET = {_CONV: 6, _SCALE: 3, _TRANSPOSED: 3, **dict.fromkeys(_POOLS, 1)}
-_TARGET |= {_ADD: 2, _GATE: 2, _RESIZE: 4}
+_TARGET |= {_ADD: 2, _GATE: 2, _RESIZE: 4, _GROUPS: 3}
 """Who can write to a part of a buffer, and the position of the input that is the buffer."""
 
 _READERS = frozenset({*_TARGET, *_MEANS, "Concat"})

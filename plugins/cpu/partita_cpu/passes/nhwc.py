@@ -140,6 +140,8 @@ class _Walk(ChannelsLast):
             "ConvTranspose": self._conv_transpose,
             "partita::ConvTranspose": self._conv_transpose,
             "BatchNormalization": self._batch_normalization,
+            "GroupNormalization": self._groups,
+            "InstanceNormalization": self._groups,
             "Reshape": self._reshape,
             "Slice": self._slice,
             "Split": self._split,
@@ -306,6 +308,13 @@ class _Walk(ChannelsLast):
         numbers = [factor, offset - mean * factor]
         inputs: list[Value | None] = [self.bring(x, node)]
         inputs += [Value.constant(row.astype(np.float32)) for row in numbers]
+        self._with_activation(node, inputs, "ScaleShift", {})
+        return True
+
+    def _with_activation(
+        self, node: Node, inputs: list[Value | None], op_type: str, attrs: dict[str, object]
+    ) -> None:
+        """Puts a node in the place of one and of the activation that alone reads its result."""
         last, activation = node, None
         users = self.uses.get(node.outputs[0], []) if node.outputs[0] is not None else []
         if len(users) == 1 and node.outputs[0] not in self.outputs:
@@ -314,8 +323,27 @@ class _Walk(ChannelsLast):
                 last = users[0]
                 self.take_with(last)
         origins = node.origins if last is node else (*node.origins, *last.origins)
-        attrs = {"activation": activation if last is not node else None}
-        self.append(node, inputs, last.outputs[0], "ScaleShift", DOMAIN, attrs, origins)
+        attrs = {**attrs, "activation": activation if last is not node else None}
+        self.append(node, inputs, last.outputs[0], op_type, DOMAIN, attrs, origins)
+
+    def _groups(self, node: Node) -> bool:
+        """Normalization over pixels and groups of channels, or each channel for itself."""
+        x, scale, bias = node.inputs[:3]
+        if x is None or not self.is_last(x) or x.dtype != SINGLE or scale is None or bias is None:
+            return False
+        channels = (self.shape(x) or (0, 0))[1]
+        groups, rows = channels, [scale, bias]
+        if node.op_type == "GroupNormalization":
+            groups = int(node.attrs["num_groups"])
+            if node.version < 21:
+                if scale.const is None or bias.const is None or groups < 1:
+                    return False
+                within = channels // groups
+                rows = [Value.constant(np.repeat(row, within)) for row in (scale.const, bias.const)]
+        if groups < 1 or channels % groups or any(self.shape(row) != (channels,) for row in rows):
+            return False
+        attrs = {"groups": groups, "epsilon": node.number("epsilon", 1e-5)}
+        self._with_activation(node, [self.bring(x, node), *rows], "GroupNormalization", attrs)
         return True
 
     def _sum(self, node: Node) -> bool:
