@@ -23,7 +23,6 @@ from partita_cpu.gemm.precision_policy import PrecisionPolicy, native_policy
 from partita_cpu.gemm.tile_kernels import (
     FIRST,
     NARROW,
-    SLOTS,
     Arithmetic,
     tile_columns,
     tile_kernels,
@@ -67,8 +66,16 @@ from partita_cpu.nhwc.attention_table import (
     Scores,
     attention_table,
     packed_floats,
+    staggered,
 )
-from partita_cpu.nhwc.attention_weights import Factors, Queries, measure_keys, weigh_values
+from partita_cpu.nhwc.attention_weights import (
+    Factors,
+    Queries,
+    Weights,
+    measure_keys,
+    weigh_values,
+)
+from partita_cpu.scalar.instructions import wide_vectors
 
 PAIRED_KEYS = 32
 """Keys from which on products of pairs gain more than rounding takes (the performance log)."""
@@ -94,7 +101,7 @@ def attend_heads(
         y: The result, flat; float32, or bfloat16 as uint16.
         scratch: Floats; as many for each thread as the table says.
         offsets: One zero.
-        kernels: `tile_kernels.tile_kernels` of scores, and from `SLOTS` on of results.
+        kernels: `tile_kernels.tile_kernels`.
         p: The table.
         scale: Factor of the scores.
         least: What queries and keys are divided by if they are shorter.
@@ -113,10 +120,13 @@ def attend_heads(
     head_of = PackedHead(
         start + 4 * PACKING_FLOATS, start + 4 * (PACKING_FLOATS + across * key_steps * wide)
     )
-    pitch = across * wide
+    # Of a row its scores, or its results before they are rounded, and what products read.
+    pitch = staggered(max(across, beyond) * wide)
+    step = staggered(max(key_steps, value_steps)) if pairs else 0
     scores = head_of.values + 4 * beyond * value_steps * wide
     rounded = scores + 4 * most * pitch
-    zeros = rounded + 4 * most * key_steps
+    zeros = rounded + 4 * most * step
+    weights = Weights(rounded, 4 * step) if pairs else Weights(scores, 4 * pitch)
     room = TileRoom(zeros + 4 * wide, zeros, wide)
     lengths = floats_at(room.tile + 4 * TILE_FLOATS, keys + most)
     floats_at(zeros, wide)[:] = 0
@@ -136,19 +146,21 @@ def attend_heads(
         query = p[Q_START] + batch * p[Q_BATCH] + number * p[Q_HEAD] + first * p[Q_STEP]
         a, a_step = address(inputs.q) + 4 * query, 4 * p[Q_STEP]
         if pairs:
-            _round_rows(kernels[NARROW], a, a_step, rows, p[DEPTH], rounded, 4 * key_steps)
-            a, a_step = rounded, 4 * key_steps
+            _round_rows(kernels[NARROW], a, a_step, rows, p[DEPTH], rounded, 4 * step)
+            a, a_step = rounded, 4 * step
         found = RowsAt(scores, 4 * pitch, rows)
         columns = PackedColumns(head_of.keys, key_steps, keys)
         _multiply_rows(kernels, offsets, RowsAt(a, a_step, rows), columns, room, found, 4 * wide)
         which = Queries(batch, number, first, first + rows)
-        weigh_values(inputs, p, which, scores, 4 * pitch, lengths, Factors(scale, least))
-        if pairs:
-            _round_rows(kernels[NARROW], scores, 4 * pitch, rows, keys, scores, 4 * pitch)
+        products = Weights(scores, 4 * pitch)
+        weigh_values(inputs, p, which, products, weights, lengths, Factors(scale, least))
         place = batch * p[Y_BATCH] + number * p[Y_HEAD] + first * p[Y_STEP]
-        to = RowsAt(address(y) + y.itemsize * place, y.itemsize * p[Y_STEP], rows)
+        result = RowsAt(address(y) + y.itemsize * place, y.itemsize * p[Y_STEP], rows)
+        to = result if y.itemsize == 4 else found
+        a = RowsAt(weights.at, weights.step, rows)
         columns = PackedColumns(head_of.values, value_steps, p[OUTPUTS])
-        _multiply_rows(kernels[SLOTS:], offsets, found, columns, room, to, y.itemsize * wide)
+        _multiply_rows(kernels, offsets, a, columns, room, to, 4 * wide)
+        _divide_rows(kernels[NARROW], to, result, p[OUTPUTS], y.itemsize, lengths[keys:])
 
 
 class RowsAt(NamedTuple):
@@ -196,6 +208,30 @@ def _multiply_rows(
             kernels[a.rows + (FIRST if 2 * exist <= wide else 0)],
             (a.at, a.step, address(offsets), 1, b.steps, packed, 0, a.rows, 0, packed, *finish),
         )
+
+
+@loop
+def _divide_rows(
+    narrow: int, rows: RowsAt, to: RowsAt, count: int, size: int, shares: Array
+) -> None:
+    """Multiplies rows of floats by a share each, and rounds them to bfloat16 where that is asked.
+
+    Args:
+        narrow: Address of what rounds a row.
+        rows: The rows, which are written over.
+        to: Where they go if elements of results have two bytes; else that is where they are.
+        count: Floats of a row.
+        size: Bytes of an element of results.
+        shares: One for each row.
+    """
+    wide_vectors()
+    for r in range(rows.rows):
+        place = rows.at + r * rows.step
+        line, share = floats_at(place, count), shares[r]
+        for j in range(count):
+            line[j] *= share
+        if size == 2:
+            call_narrow(narrow, (place, count, to.at + r * to.step, 0, count))
 
 
 class PackedHead(NamedTuple):
@@ -278,7 +314,6 @@ def emit_attention(b: Builder, parts: Sequence[HeadView], sizes: HeadSizes, scor
     is_half = result.dtype == np.uint16
     if result.dtype != np.float32 and not (is_half and arithmetic.in_bfloat16):
         return False
-    into = tile_kernels(policy.level, arithmetic, half_out=is_half)
     table = attention_table(policy.level, arithmetic, sizes, parts, scores)
     q, k, v, y = (b.flat(part.tensor) for part in parts)
     masks = [b.flat(mask.tensor) for mask in scores.masks]
@@ -291,7 +326,7 @@ def emit_attention(b: Builder, parts: Sequence[HeadView], sizes: HeadSizes, scor
         y,
         b.empty((policy.threads * integer(table[ROOM]),), np.float32),
         b.constant(np.zeros(1, np.int64)),
-        b.constant(np.concatenate([tile_kernels(policy.level, arithmetic), into])),
+        b.constant(tile_kernels(policy.level, arithmetic)),
         b.constant(table),
         scores.scale,
         scores.least or 0.0,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from partita.lowering import Array, Operand
 from partita.lowering.shapes.symbolic_size import integers
 from partita_cpu.gemm.packing.kernels import PARTS, PIECE, PLACES
 from partita_cpu.gemm.packing.packing_table import FIELDS, matrix_table
 from partita_cpu.gemm.tile_kernels import Arithmetic, tile_columns, tile_rows
+from partita_cpu.jit.deferred_numba import register_jitable
 from partita_cpu.jit.record_arguments import KernelArray
 from partita_cpu.llvm.levels import Level
 
@@ -19,6 +20,9 @@ TILE_FLOATS = 1024
 
 _LINE = 32
 """Floats that aligning scratch memory may cost."""
+
+LINE_FLOATS = 16
+"""Floats of a line of the cache."""
 
 PACKING_FLOATS = 2 * PLACES + PIECE + PARTS * PIECE // 2
 """Floats of the memory of what packs."""
@@ -186,14 +190,24 @@ def attention_table(
     keys, depth, outputs = sizes.keys, sizes.depth, sizes.outputs
     of_keys = matrix_table(level, arithmetic, (depth, keys), (1, parts[1].steps[1]))
     of_values = matrix_table(level, arithmetic, (keys, outputs), (parts[2].steps[1], 1))
-    line = -(-keys // columns) * columns
-    room = packed_floats(sizes, columns) + rows * (line + depth + 2) + columns + keys
+    line = staggered(-(-max(keys, outputs) // columns) * columns)
+    read = staggered((max(depth, keys) + 1) // 2) if arithmetic.in_bfloat16 else 0
+    room = packed_floats(sizes, columns) + rows * (line + read) + columns + keys + rows
     room += PACKING_FLOATS + TILE_FLOATS + _LINE
     tile = room, rows, columns, int(arithmetic.in_bfloat16)
     counts = [getattr(sizes, field.name) for field in fields(sizes)]
     return integers(
         [*counts, *places, *starts, len(masks), *steps, *flags, *tile, *of_keys, *of_values]
     )
+
+
+@register_jitable
+def staggered(floats: Any) -> Any:
+    """From one row of so many floats to the next: an odd number of lines of the cache.
+
+    Rows that lie a power of two apart would push one another out of a few of its sets.
+    """
+    return (-(-floats // LINE_FLOATS) // 2 * 2 + 1) * LINE_FLOATS
 
 
 def packed_floats(sizes: HeadSizes, wide: int) -> int:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from partita.lowering import Array
-from partita_cpu.jit.intrinsics.address_array import floats_at
+from partita_cpu.jit.intrinsics.address_array import floats_at, shorts_at
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.nhwc.attention_table import (
     BECOMES_ZERO,
@@ -29,6 +29,7 @@ from partita_cpu.nhwc.attention_table import (
     OTHER_KEY,
     OTHER_PERIOD,
     OTHER_QUERY,
+    PAIRS,
     Q_BATCH,
     Q_HEAD,
     Q_START,
@@ -37,7 +38,16 @@ from partita_cpu.nhwc.attention_table import (
     AttentionInputs,
 )
 from partita_cpu.scalar.instructions import add_in_any_order, like, maximum, sqrt, wide_vectors
-from partita_cpu.scalar.math import exp_below_zero, row_maximum
+from partita_cpu.scalar.math import (
+    LOG2_E,
+    exp_below_zero,
+    rough_power_of_two,
+    round_to_bfloat16,
+    row_maximum,
+)
+
+MOST_FACTOR = 1e30
+"""Scores times a larger factor may be no numbers where differences from the largest one are."""
 
 
 class Queries(NamedTuple):
@@ -56,26 +66,42 @@ class Factors(NamedTuple):
     least: float
 
 
+class Weights(NamedTuple):
+    """Where the weights of queries go.
+
+    Attributes:
+        at: Address of those of the first one, float32 or bfloat16; the scores' own, or other
+            memory.
+        step: Bytes from there to those of the next one.
+    """
+
+    at: int
+    step: int
+
+
 @loop
 def weigh_values(
     inputs: AttentionInputs,
     p: Array,
     which: Queries,
-    scores: int,
-    pitch: int,
+    scores: Weights,
+    weights: Weights,
     lengths: Array,
     factors: Factors,
 ) -> None:
     """Makes weights of the products of some queries and all keys of their head.
 
+    Their sum is not 1: results are to be multiplied by what `lengths` has for a query then.
+
     Args:
         inputs: What attention reads.
         p: Its table.
         which: The queries.
-        scores: Address of the products of the first one, float32.
-        pitch: Bytes from there to those of the next one.
+        scores: The products, float32; written over.
+        weights: Where weights go: elsewhere if they are bfloat16, then with a zero behind an odd
+            number of them.
         lengths: What keys are multiplied by to be of length 1, then room for as many numbers as
-            there are queries.
+            there are queries, which receives their shares.
         factors: Of scores.
     """
     keys, rows = p[KEYS], which.stop - which.first
@@ -85,14 +111,62 @@ def weigh_values(
         first += which.first * p[Q_STEP]
         inverse_lengths(inputs.q, first, p[Q_STEP], p[DEPTH], factors.least, of_queries)
     for r in range(rows):
-        line, factor = floats_at(scores + r * pitch, keys), np.float32(factors.scale)
+        line, factor = floats_at(scores.at + r * scores.step, keys), np.float32(factors.scale)
         if p[SCALED]:
             factor *= inputs.factors[which.head]
         if p[COSINE]:
             factor *= of_queries[r]
             _multiply(line, lengths)
-        _mask_row(line, inputs, factor, p, which.batch, which.head, which.first + r)
-        _softmax_row(line, p)
+        if p[MASKS] or not (np.float32(0) < factor < np.float32(MOST_FACTOR)):
+            _mask_row(line, inputs, factor, p, which.batch, which.head, which.first + r)
+            factor = np.float32(1)
+        top, to = row_maximum(line), weights.at + r * weights.step
+        if p[BECOMES_ZERO] and top == np.float32(-np.inf):
+            of_queries[r] = _no_weights(to, p)
+            continue
+        if p[PAIRS]:
+            total = _weigh_pairs(line, shorts_at(to, keys), top, factor * LOG2_E)
+        else:
+            total = _weigh(line, top, factor)
+        if p[PAIRS] and keys % 2:
+            shorts_at(to + 2 * keys, 1)[0] = np.uint16(0)
+        if p[BECOMES_ZERO] == 2 and total != total:
+            of_queries[r] = _no_weights(to, p)
+            continue
+        of_queries[r] = np.float32(1) / total
+
+
+@loop
+def _no_weights(to: int, p: Array) -> Any:
+    """Makes the weights of a query zeros; yields its share."""
+    zeros = floats_at(to, (p[KEYS] + 1) // 2 if p[PAIRS] else p[KEYS])
+    for j in range(zeros.size):
+        zeros[j] = np.float32(0)
+    return np.float32(1)
+
+
+@loop
+def _weigh(line: Array, top: Any, factor: Any) -> Any:
+    """Makes ``exp((line - top) * factor)`` of scores; yields the sum."""
+    wide_vectors()
+    total = like(top, 0)
+    for j in range(line.size):
+        value = exp_below_zero((line[j] - top) * factor)
+        line[j] = value
+        total = add_in_any_order(total, value)
+    return total
+
+
+@loop
+def _weigh_pairs(line: Array, weights: Array, top: Any, factor: Any) -> Any:
+    """Writes ``2 ** ((line - top) * factor)`` as bfloat16, as exact as that is; yields the sum."""
+    wide_vectors()
+    total = like(top, 0)
+    for j in range(line.size):
+        value = rough_power_of_two((line[j] - top) * factor)
+        weights[j] = round_to_bfloat16(value)
+        total = add_in_any_order(total, value)
+    return total
 
 
 @loop
@@ -167,24 +241,3 @@ def _mask_row(
         term = inputs.other[at]
         for j in range(line.size):
             line[j] += term
-
-
-@loop
-def _softmax_row(line: Array, p: Array) -> None:
-    """The softmax of the scores of a query."""
-    wide_vectors()
-    top = row_maximum(line)
-    if p[BECOMES_ZERO] and top == np.float32(-np.inf):
-        line[:] = 0
-        return
-    total = like(top, 0)
-    for j in range(line.size):
-        value = exp_below_zero(line[j] - top)
-        line[j] = value
-        total = add_in_any_order(total, value)
-    if p[BECOMES_ZERO] == 2 and total != total:
-        line[:] = 0
-        return
-    share = like(top, 1) / total
-    for j in range(line.size):
-        line[j] *= share

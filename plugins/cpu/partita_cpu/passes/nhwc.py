@@ -312,7 +312,7 @@ class _Walk(ChannelsLast):
         return True
 
     def _with_activation(
-        self, node: Node, inputs: list[Value | None], op_type: str, attrs: dict[str, object]
+        self, node: Node, inputs: list[Value | None], op_type: str, given: Mapping[str, object]
     ) -> None:
         """Puts a node in the place of one and of the activation that alone reads its result."""
         last, activation = node, None
@@ -323,7 +323,7 @@ class _Walk(ChannelsLast):
                 last = users[0]
                 self.take_with(last)
         origins = node.origins if last is node else (*node.origins, *last.origins)
-        attrs = {**attrs, "activation": activation if last is not node else None}
+        attrs = {**given, "activation": activation if last is not node else None}
         self.append(node, inputs, last.outputs[0], op_type, DOMAIN, attrs, origins)
 
     def _groups(self, node: Node) -> bool:

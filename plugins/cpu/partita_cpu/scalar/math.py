@@ -27,6 +27,8 @@ LOG2_E = np.float32(1 / math.log(2))
 ROUND = np.float32(12582912.0)
 """1.5 * 2**23: adding it rounds a float32 to a whole number, in its low bits."""
 ROUND_BITS = np.int32(0x4B400000)
+ROUGH_POWERS = (0.0551716685295105, 0.2426111400127411, 0.6932609677314758, 0.9999280571937561)
+"""Of the polynomial that is 2**r to 7.5e-5 of it for |r| <= 1/2, highest power first."""
 INFINITY = np.float32(math.inf)
 NAN = np.float32(math.nan)
 
@@ -74,6 +76,16 @@ def _erf64(x: Any) -> Any:
 # exp
 
 
+@register_jitable
+def _exp_near_zero(r: Any) -> Any:
+    """exp(r) in float32 for |r| <= ln(2) / 2."""
+    p = muladd(np.float32(0.0013813144760206342), r, np.float32(0.008369418792426586))
+    p = muladd(p, r, np.float32(0.04166845604777336))
+    p = muladd(p, r, np.float32(0.16666515171527863))
+    p = muladd(p, r, np.float32(0.4999999403953552))
+    return muladd(p * r, r, r) + np.float32(1.0)
+
+
 def _exp32(x: Any) -> Any:
     # exp(x) = 2**k * exp(r) with |r| <= ln(2) / 2; two factors reach subnormal results.
     limited = np.float32(89.0) if x > np.float32(89.0) else x
@@ -81,11 +93,7 @@ def _exp32(x: Any) -> Any:
     shifted = muladd(limited, LOG2_E, ROUND)
     whole = shifted - ROUND
     r = muladd(whole, -LN2_LOW, muladd(whole, -LN2_HIGH, limited))
-    p = muladd(np.float32(0.0013813144760206342), r, np.float32(0.008369418792426586))
-    p = muladd(p, r, np.float32(0.04166845604777336))
-    p = muladd(p, r, np.float32(0.16666515171527863))
-    p = muladd(p, r, np.float32(0.4999999403953552))
-    p = muladd(p * r, r, r) + np.float32(1.0)
+    p = _exp_near_zero(r)
     k = np.int32(bits(shifted) - ROUND_BITS)
     half = np.int32(k >> np.int32(1))
     return p * power_of_two(half) * power_of_two(np.int32(k - half))
@@ -100,17 +108,34 @@ def _exp_below_zero32(x: Any) -> Any:
     shifted = muladd(limited, LOG2_E, ROUND)
     whole = shifted - ROUND
     r = muladd(whole, -LN2_LOW, muladd(whole, -LN2_HIGH, limited))
-    p = muladd(np.float32(0.0013813144760206342), r, np.float32(0.008369418792426586))
-    p = muladd(p, r, np.float32(0.04166845604777336))
-    p = muladd(p, r, np.float32(0.16666515171527863))
-    p = muladd(p, r, np.float32(0.4999999403953552))
-    p = muladd(p * r, r, r) + np.float32(1.0)
+    p = _exp_near_zero(r)
     result = p * power_of_two(np.int32(bits(shifted) - ROUND_BITS))
     return np.float32(0.0) if x < np.float32(-87.0) else result
 
 
 exp_below_zero = _select("exp_below_zero", _exp_below_zero32, _exp64)
 """exp(x) for x <= 0, with 0 in place of subnormal results; a third faster."""
+
+
+@register_jitable
+def rough_power_of_two(x: Any) -> Any:
+    """``2**x`` in float32 for x <= 0, 0 below ``2**-126``, to 8e-5 of it.
+
+    That is a quarter of what rounding to bfloat16 leaves.
+    """
+    limited = np.float32(-127.0) if x < np.float32(-126.0) else x
+    shifted = limited + ROUND
+    r = limited - (shifted - ROUND)
+    p = muladd(np.float32(ROUGH_POWERS[0]), r, np.float32(ROUGH_POWERS[1]))
+    p = muladd(p, r, np.float32(ROUGH_POWERS[2]))
+    p = muladd(p, r, np.float32(ROUGH_POWERS[3]))
+    return p * power_of_two(np.int32(bits(shifted) - ROUND_BITS))
+
+
+@register_jitable
+def round_to_bfloat16(x: Any) -> Any:
+    """The bits of the nearest bfloat16 of a float32 in [0, 1], ties upwards."""
+    return np.uint16(np.int32(bits(x) + np.int32(0x8000)) >> np.int32(16))
 
 
 # expm1 and tanh

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from ml_dtypes import bfloat16
 
 from partita_cpu.jit.deferred_numba import compiler
 from partita_cpu.scalar import math as scalar
@@ -90,6 +91,25 @@ def test_functions_of_negative_numbers(name, reference):
     x = x[(x <= 0) & ((x > -87) | (x < -105))]
     got = applied(getattr(scalar, name), x)
     np.testing.assert_allclose(got, reference(x.astype(np.float64)), rtol=2e-7, atol=1e-45)
+
+
+def test_rough_powers_are_as_exact_as_bfloat16():
+    x = samples()
+    x = x[x <= 0]
+    got = applied(scalar.rough_power_of_two, x).astype(np.float64)
+    exact = np.exp2(x.astype(np.float64))
+    tiny = x < -125
+    np.testing.assert_allclose(got[~tiny], exact[~tiny], rtol=8e-5)
+    assert (got[tiny] <= 2.0**-124).all()
+    assert (got >= 0).all()
+    assert np.isnan(applied(scalar.rough_power_of_two, np.array([np.nan], np.float32))).all()
+
+
+def test_rounding_to_bfloat16():
+    x = np.abs(np.random.default_rng(4).standard_normal(1000)).astype(np.float32)
+    x = np.append(x / x.max(), np.float32([0, 1, 2**-126, 1e-40]))
+    bits = applied(scalar.round_to_bfloat16, x).astype(np.uint16)
+    np.testing.assert_array_equal(bits.view(bfloat16), x.astype(bfloat16))
 
 
 def test_normal_distribution():

@@ -29,6 +29,8 @@ SIZES = [
     (2, 4, 2, 15, 33, 7, 9),
     (1, 6, 1, 29, 64, 32, 64),
     (3, 2, 1, 1, 70, 3, 40),
+    (1, 1, 1, 13, 33, 70, 80),
+    (1, 2, 1, 14, 128, 3, 3),
 ]
 """Batches, heads, heads that share keys, queries, keys, size of a key, size of a value."""
 
@@ -39,17 +41,16 @@ def softmax(scores):
     return powers / powers.sum(-1, keepdims=True)
 
 
-def run_attention(level, arithmetic, table, inputs, y, scores, threads=2):
+def run_attention(level, arithmetic, table, inputs, y, scores, guarded, threads=2):
     """By all threads, one after another."""
-    scratch = np.full(threads * int(table[ROOM]), np.nan, np.float32)
-    into = tile_kernels(level, arithmetic, half_out=y.dtype == np.uint16)
+    scratch = guarded.array(np.full(threads * int(table[ROOM]), np.nan, np.float32))
     for tid in range(threads):
         attend_heads(
             *(x.reshape(-1) for x in inputs),
             y.reshape(-1),
             scratch,
             np.zeros(1, np.int64),
-            np.concatenate([tile_kernels(level, arithmetic), into]),
+            tile_kernels(level, arithmetic),
             table,
             scores.scale,
             scores.least or 0.0,
@@ -98,7 +99,7 @@ def test_heads(level, arithmetic, sizes, last, masked, guarded):
     y = tensors[3]
     y[...] = 7
     masks = [tensors[0] if mask is None else guarded.array(mask), tensors[0]]
-    run_attention(level, arithmetic, table, [*tensors[:3], *masks, tensors[0]], y, scores)
+    run_attention(level, arithmetic, table, [*tensors[:3], *masks, tensors[0]], y, scores, guarded)
     wide_k, wide_v = (np.repeat(x.astype(np.float64), sharing, 1) for x in (k, v))
     scores = 0.25 * q @ wide_k.swapaxes(-1, -2) + (0 if mask is None else mask)
     wanted = np.nan_to_num(softmax(scores)) @ wide_v
@@ -140,7 +141,7 @@ def test_windows_of_one_product(level, arithmetic, cosine, size, half, guarded):
     sizes = HeadSizes(images * windows, heads, 1, rows, rows, size, size)
     table = attention_table(level, arithmetic, sizes, parts, scores)
     terms = [guarded.array(m) for m in (of_heads, of_windows, factors)]
-    run_attention(level, arithmetic, table, [x, x, x, *terms], y, scores)
+    run_attention(level, arithmetic, table, [x, x, x, *terms], y, scores, guarded)
     q, k, v = product.astype(np.float64).transpose(2, 0, 3, 1, 4)
     if cosine:
         q, k = (a / np.maximum(np.linalg.norm(a, axis=-1, keepdims=True), least) for a in (q, k))
@@ -150,6 +151,34 @@ def test_windows_of_one_product(level, arithmetic, cosine, size, half, guarded):
     off = 2e-5 + (2**-8 if arithmetic is Arithmetic.BF16 else 0) + (2**-9 if half else 0)
     found = y.view(bfloat16).astype(np.float64) if half else y
     assert np.abs(found - wanted).max() <= off * np.abs(product).max()
+
+
+@pytest.mark.parametrize(("scale", "of_keys"), [(0.0, 1), (-0.3, 1), (1e32, 1e-32)])
+def test_scales_of_any_sign_and_size(scale, of_keys):
+    net = Net(1, 40, 2, 8)
+    q = net.add("Transpose", "x", perm=[0, 2, 1, 3])
+    k = net.add(
+        "Transpose", net.add("Mul", "x", net.const(values=np.float32(of_keys))), perm=[0, 2, 3, 1]
+    )
+    scores = net.add("Mul", net.add("MatMul", q, k), net.const(values=np.float32(scale)))
+    check(net, attention(net, scores, q), tolerance=1e-5)
+
+
+def test_scores_far_from_zero_are_weighed_by_their_differences():
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal((1, 40, 2, 8)).astype(np.float32)
+    q, k = x + np.float32(300), rng.standard_normal((1, 40, 2, 8)).astype(np.float32)
+    net = Net(*x.shape)
+    first = net.add(
+        "Transpose", net.add("Add", "x", net.const(values=np.float32(300))), perm=[0, 2, 1, 3]
+    )
+    second = net.add("Transpose", net.const(values=k), perm=[0, 2, 3, 1])
+    values = net.add("Transpose", "x", perm=[0, 2, 1, 3])
+    y = attention(net, net.add("MatMul", first, second), values)
+    found = np.asarray(compiled(net.model(y), EXECUTION_MODE_HINT="ACCURACY")({"x": x})[0])
+    wide = [a.astype(np.float64).swapaxes(1, 2) for a in (q, k, x)]
+    wanted = (softmax(wide[0] @ wide[1].swapaxes(-1, -2)) @ wide[2]).swapaxes(1, 2)
+    assert np.abs(found - wanted).max() <= 2e-3  # products of some thousands are off by as much
 
 
 def attention(net, scores, values):

@@ -1,4 +1,4 @@
-"""GroupNormalization of images with channels last, and InstanceNormalization as its special case."""
+"""GroupNormalization of images with channels last, and InstanceNormalization with it."""
 
 from __future__ import annotations
 
