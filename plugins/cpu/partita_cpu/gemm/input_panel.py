@@ -123,13 +123,19 @@ def copy_rows_padded(
     top = (first - image * p[OUT_HEIGHT]) * p[STRIDE_DOWN] - p[TOP]
     rows = (stop - first - 1) * p[STRIDE_DOWN] + 1 + (p[TAPS_DOWN] - 1) * p[DILATION_DOWN]
     largest = 0
-    to = panel
-    for r in range(rows):
+    to, r = panel, 0
+    while r < rows:
         row = top + r
+        r += 1
         if row < 0 or row >= height:
             copy_run(copy, x, 0, to, plane, pitch * cell)
             to += pitch * cell * unit
             continue
+        pixels = width
+        if pitch == width:  # lines lie behind one another here as there
+            lines = min(rows - r + 1, height - row)
+            r += lines - 1
+            pixels *= lines
         copy_run(copy, x, 0, to, plane, left * cell)
         to += left * cell * unit
         source = x + wide * ((image * height + row) * width * pixel + p[X_FIRST] + group * taken)
@@ -137,17 +143,17 @@ def copy_rows_padded(
             apart = 4 * p[PLANAR]
             source = x + image * channels * apart + 4 * (row * width + p[X_FIRST])
             largest = max(
-                largest, call_interleave(kernels[INTERLEAVE], (source, apart, width, to, plane))
+                largest, call_interleave(kernels[INTERLEAVE], (source, apart, pixels, to, plane))
             )
         elif cell == taken == channels and p[SOLID]:
-            found = copy_run(copy, source, width * cell, to, plane, width * cell)
+            found = copy_run(copy, source, pixels * cell, to, plane, pixels * cell)
             largest = max(largest, found)
         else:
-            for i in range(width):
+            for i in range(pixels):
                 at, place = source + wide * i * pixel, to + i * cell * unit
                 found = copy_pixel(kernels, p, at, taken, place, cell, scaling, group * taken)
                 largest = max(largest, found)
-        to += width * cell * unit
+        to += pixels * cell * unit
         copy_run(copy, x, 0, to, plane, (pitch - left - width) * cell)
         to += (pitch - left - width) * cell * unit
     copy_run(copy, x, 0, to, plane, p[TRAIL] * cell)

@@ -12,7 +12,9 @@ import numpy as np
 from partita.lowering import Activation, ActivationCode, Array, Builder, Operand
 from partita.lowering.fusion.stored_weights import graphs_of
 from partita.lowering.graph import Graph
+from partita.lowering.shapes.symbolic_size import Size
 from partita.lowering.transformed_weights import Form
+from partita_cpu.gemm.blocking.left_matrix import Source
 from partita_cpu.gemm.blocking.plan import Plan, plan
 from partita_cpu.gemm.blocking.problem import PLAIN, Images, Storage
 from partita_cpu.gemm.fused_activation import epilogue_of
@@ -67,6 +69,9 @@ ENOUGH_ROWS = 64
 """Rows of a panel for which weights come soon enough, if they come from beyond the second-level
 cache. Of 3,072 terms 42 rows fit half of 1 MiB, and a part of 2 rows is left of 128.
 """
+
+UNEVEN_SHARES = 1.25
+"""Times as long as by even shares: a line whose threads take longer is cut between its pixels."""
 
 FEWEST_TERMS = 128
 """Of a part: sums that are put down and taken up again more often cost more than they save."""
@@ -335,6 +340,8 @@ def emit_product(
     if arithmetic is Arithmetic.F32:
         arithmetic = BY_STORED.get(op.w.dtype, arithmetic)
     wanted = plan(images, policy.machine, arithmetic, policy.threads, storage)
+    if _shared_by_columns(wanted, policy.threads):
+        wanted = plan(images.as_column, policy.machine, arithmetic, policy.threads, storage)
     cut, weights = fitting(b, policy, wanted, op.w, op.part)
     op = op._replace(w=weights)
     small = images.pixels <= LAID_PIXELS and images.depth >= LAID_DEPTH
@@ -357,6 +364,17 @@ def emit_product(
         cleared=product.context.claims,
         over=None if again or op.residual is None else (y, op.residual),
     )
+
+
+def _shared_by_columns(cut: Plan, threads: int) -> bool:
+    """Whether threads would share a line of pixels badly: by columns of its tiles alone."""
+    images = cut.images
+    if cut.source is not Source.HALO or not images.is_line or type(images.batch) is Size:
+        return False
+    if not cut.in_place:
+        return threads > 1  # each lays out what the tiles of all columns read
+    shares = images.batch * images.groups * cut.blocks
+    return -(-shares // threads) * threads > UNEVEN_SHARES * shares
 
 
 class Product(NamedTuple):

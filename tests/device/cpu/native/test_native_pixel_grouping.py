@@ -52,6 +52,47 @@ def test_windows_of_one_line(level, arithmetic, data):
 @pytest.mark.parametrize(("level", "arithmetic"), choices())
 @examples(30)
 @given(data=st.data())
+def test_lines_that_are_cut_between_their_pixels(level, arithmetic, data):
+    """As images one pixel wide: threads shared the columns of a line alone, if there were any."""
+    kernel, stride = data.draw(st.integers(2, 11)), data.draw(st.integers(1, 5))
+    dilation = data.draw(st.sampled_from([1, 1, 2, 5]))
+    begin, end = data.draw(st.integers(0, 12)), data.draw(st.integers(0, 12))
+    channels, groups = data.draw(st.sampled_from([1, 3, 8, 20, 40])), data.draw(st.integers(1, 2))
+    outputs, width = data.draw(st.integers(1, 40)), data.draw(st.integers(1, 120))
+    reach = width + begin + end - (kernel - 1) * dilation - 1
+    assume(reach >= 0)
+    images = Images(
+        *(2, 1, width, channels * groups, outputs * groups, groups),
+        *((1, kernel), (1, stride), (1, dilation), (0, begin), (0, end), 1, reach // stride + 1),
+    )
+    rng = np.random.default_rng(2)
+    x = rng.standard_normal((2 * width, channels * groups)).astype(np.float32)
+    w = rng.standard_normal((outputs * groups, channels, 1, kernel)).astype(np.float32)
+    bias = rng.standard_normal(outputs * groups).astype(np.float32)
+    guarded = Guarded()
+    try:
+        cut = plan(images.as_column, MachineModel(level), arithmetic, 5)
+        y = run(guarded, cut, level, x, w, bias, None)
+    finally:
+        guarded.release()
+    check(y, convolve(images, x, w) + bias, arithmetic, usual_size(images, x, w))
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_threads_share_a_line(threads):
+    """32 channels are one column of tiles: a single thread computed them."""
+    net = Net(1, 20, 500)
+    weights = net.const(values=net.rng.standard_normal((32, 20, 7)).astype(np.float32) / 12)
+    check_net(
+        net,
+        net.add("Conv", "x", weights, pads=[3, 3], dilations=[1]),
+        config={"INFERENCE_NUM_THREADS": threads},
+    )
+
+
+@pytest.mark.parametrize(("level", "arithmetic"), choices())
+@examples(30)
+@given(data=st.data())
 def test_pixels_computed_together(level, arithmetic, data):
     height, width = data.draw(st.integers(1, 9)), data.draw(st.integers(1, 120))
     down, across = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 9))

@@ -85,7 +85,7 @@ class LeftMatrix:
         """Whether all taps of one row of the kernel are one run."""
         halo = self.source is Source.HALO
         whole = self.cell == self.group_channels and not self.images.merged_group_channels
-        return halo and self.images.dilation[1] == 1 and whole and not self.in_place
+        return halo and self._gap == 1 and whole and not self.in_place
 
     def padded(self, n: int) -> int:
         """So many elements, with the zeros that the arithmetic needs behind them."""
@@ -98,6 +98,8 @@ class LeftMatrix:
         if self.source is not Source.HALO:
             return 1, i.depth // i.sources, [0]
         lines = [y * dilation_down * self.pitch for y in range(down)]
+        if self.merged and i.is_column:
+            return 1, down * self.cell, [0]
         if self.merged:
             return down, across * self.cell, lines
         if self.in_place:
@@ -119,7 +121,7 @@ class LeftMatrix:
         Args:
             padded: Elements of a run, with the zeros that the arithmetic needs.
         """
-        stride = self.images.stride[1]
+        stride = self.images.stride[0 if self.images.is_column else 1]
         if self.source is Source.DIRECT:
             return stride * self.x_pitch * (2 if self.storage.half_in else 4)
         halo = self.source is Source.HALO
@@ -136,8 +138,9 @@ class LeftMatrix:
             apart = 4 * i.channels
             return i.channels + (LINE_BYTES // 4 if apart % self.set_bytes == 0 else 0)
         even = i.channels % 4 == 0 or i.channels == PICTURE
-        if i.groups == 1 and i.dilation[1] == 1 and i.kernel[1] > 1 and even:
-            run = i.kernel[1] * i.channels
+        taps = i.kernel[0 if i.is_column else 1]
+        if i.groups == 1 and self._gap == 1 and taps > 1 and even:
+            run = taps * i.channels
             # Pictures: laying out every pixel by itself takes longer than multiplying zeros.
             if i.channels < STEP and (self.padded(run) * 4 <= run * 5 or i.channels <= 4):
                 return i.channels
@@ -163,7 +166,7 @@ class LeftMatrix:
             and not (self.storage.planar and self.cell != i.channels)
         )
         if not self.on_amx:
-            fits = fits and i.out_width >= self.rows // 2
+            fits = fits and self._line >= self.rows // 2
         return Source.HALO if fits else Source.COLUMNS
 
     def _rows_collide(self) -> bool:
@@ -182,6 +185,7 @@ class LeftMatrix:
         return (
             plain
             and i.slices == 1
+            and not i.is_column
             and self.group_channels >= LEAST_RUN
             and not self._lines_collide()
             and 4 * i.depth * tile_columns(self.machine.level)
@@ -233,4 +237,14 @@ class LeftMatrix:
         if self.images.merged_group_channels or self._reads_in_place():
             return True
         enough = FEW_ROWS if self.rows <= FEW_ROWS else LONG_LINE
-        return self.cell == self.group_channels and self.images.out_width >= enough
+        return self.cell == self.group_channels and self._line >= enough
+
+    @property
+    def _line(self) -> Any:
+        """Pixels of the result that lie behind one another as their windows do."""
+        return self.images.out_height if self.images.is_column else self.images.out_width
+
+    @property
+    def _gap(self) -> int:
+        """From one tap to the next along a line."""
+        return self.images.dilation[0 if self.images.is_column else 1]

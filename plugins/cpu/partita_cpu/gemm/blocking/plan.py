@@ -264,7 +264,7 @@ class _Planner:
         i, lhs, planes = self.images, self.lhs, self.arithmetic.planes
         halo = lhs.source is Source.HALO
         run_on = halo and i.stride == (1, 1) and not lhs.in_place
-        flat = run_on and (lhs.on_amx or self._runs_on())
+        flat = (halo and i.is_column) or (run_on and (lhs.on_amx or self._runs_on()))
         units = i.batch * i.out_height if halo else i.pixels
         cell_bytes = lhs.cell * self.arithmetic.element_bytes if halo else row
         read = 4 * lhs.group_channels if lhs.in_place else i.panel_slices * cell_bytes * planes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from partita.lowering.shapes.symbolic_size import Size
 
@@ -102,6 +102,35 @@ class Images:
             and self.stride == (1, 1)
             and not any(self.begin + self.end)
             and (self.out_height, self.out_width) == (self.height, self.width)
+        )
+
+    @property
+    def is_line(self) -> bool:
+        """Whether every image is one line of pixels: sound, or a sequence."""
+        alone = self.kernel[0] == self.slices == 1 and not self.merged_group_channels
+        single = alone and self.height == 1 and self.out_height == 1
+        return single and not (self.begin[0] or self.end[0])
+
+    @property
+    def is_column(self) -> bool:
+        """Whether every image is one pixel wide, and so are windows."""
+        single = self.kernel[1] == 1 and self.width == 1 and self.out_width == 1
+        return single and not (self.begin[1] or self.end[1])
+
+    @property
+    def as_column(self) -> Images:
+        """The same convolution of a line, whose pixels are lines then."""
+        return replace(
+            self,
+            height=self.width,
+            width=1,
+            kernel=self.kernel[::-1],
+            stride=self.stride[::-1],
+            dilation=self.dilation[::-1],
+            begin=self.begin[::-1],
+            end=self.end[::-1],
+            out_height=self.out_width,
+            out_width=1,
         )
 
 

@@ -280,6 +280,8 @@ def _panel_of(largest: int, context: PanelContext, tiles: TileRange) -> Any:
         width, pitch, first_pixel = p[OUT_WIDTH], p[PITCH], tiles.unit * p[OUT_WIDTH]
         if p[FLAT]:
             length = (units - 1) * pitch + width
+            if pitch == width:  # lines lie behind one another
+                width, pitch = length, length
         else:
             lines, length = units, width
     count = -(-length // p[TILE_ROWS])
