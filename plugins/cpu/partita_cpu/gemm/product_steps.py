@@ -12,7 +12,7 @@ import numpy as np
 from partita.lowering import Activation, ActivationCode, Array, Builder, Operand
 from partita.lowering.fusion.stored_weights import graphs_of
 from partita.lowering.graph import Graph
-from partita.lowering.shapes.symbolic_size import Size
+from partita.lowering.shapes.symbolic_size import holds_sizes
 from partita.lowering.transformed_weights import Form
 from partita_cpu.gemm.blocking.left_matrix import Source
 from partita_cpu.gemm.blocking.plan import Plan, plan
@@ -369,7 +369,7 @@ def emit_product(
 def _shared_by_columns(cut: Plan, threads: int) -> bool:
     """Whether threads would share a line of pixels badly: by columns of its tiles alone."""
     images = cut.images
-    if cut.source is not Source.HALO or not images.is_line or type(images.batch) is Size:
+    if cut.source is not Source.HALO or not images.is_line or holds_sizes((images.batch,)):
         return False
     if not cut.in_place:
         return threads > 1  # each lays out what the tiles of all columns read

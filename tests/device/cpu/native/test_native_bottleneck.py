@@ -33,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("level")
 def small_bands(monkeypatch):
     """Bands of few rows (of 12 KB), also where most of them are computed twice."""
     monkeypatch.setenv("PARTITA_CPU_CACHES", "32K/38K")
-    monkeypatch.setattr(inverted_bottleneck, "TWICE", {False: 10.0, True: 10.0})
+    monkeypatch.setattr(inverted_bottleneck, "TWICE", {False: 100, True: 100})
 
 
 def block(net, x, channels, wide, outputs, kernel=3, act="Relu", **attrs):
@@ -135,7 +135,7 @@ def window(size, out, kernel=3, stride=1):
 
 
 def test_bands_fill_their_memory(monkeypatch):
-    monkeypatch.setattr(inverted_bottleneck, "TWICE", {False: 1.2, True: 1.5})
+    monkeypatch.setattr(inverted_bottleneck, "TWICE", {False: 12, True: 15})
     machine = MachineModel(AVX512, 2, CacheSizes(48 << 10, 2 << 20, 0))
     rows = 4 * 112 * 96
     cut = bands(window(112, 56, stride=2), 4 * 96, 1, machine, 2)
