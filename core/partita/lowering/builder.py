@@ -258,11 +258,21 @@ class Builder:
                 calls them again when the elements are known.
         """
         if not anywhere:
-            x.make_plain()
+            self.make_plain(x)
         elements = x.const
         if elements is None:
             raise NeedsValue(x)
         return elements
+
+    def make_plain(self, x: Operand) -> None:
+        """Brings the elements of a constant into the form that kernels take.
+
+        Weights that have to be copied for that are copied once for all programs.
+        """
+        if x.lasting and not isinstance(x, Packed) and x.const is not None:
+            x.const = self._prepacked.plain(x.const)
+        else:
+            x.make_plain()
 
     def call(
         self,

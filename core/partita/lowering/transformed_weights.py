@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -59,6 +60,7 @@ class Prepacked:
         self._made: dict[Any, tuple[Array, Operand]] = {}
         self._names: dict[Any, str] = {}
         self._stated: set[Any] = set()
+        self._plain: weakref.WeakValueDictionary[Any, Array] = weakref.WeakValueDictionary()
 
     def operand(
         self,
@@ -105,6 +107,23 @@ class Prepacked:
         # The source is kept beside the result: its address is the key.
         self._made[full_key] = (array, made)
         return made
+
+    def plain(self, array: Array) -> Array:
+        """A constant in the form that kernels take; a copy of a large one is all programs' own.
+
+        Args:
+            array: A constant that lasts as long as the compiled model; its address is its name.
+        """
+        if not may_wait(array):
+            return plain(array)
+        if array.flags.c_contiguous and array.ndim != 1:
+            return self.plain(array.reshape(-1)).reshape(array.shape)
+        key = array.ctypes.data, array.shape, array.strides, array.dtype
+        found = self._plain.get(key)
+        if found is None:
+            found = self._plain[key] = plain(array)
+            give_back(array)
+        return found
 
     def packed_again(self, x: Packed, key: Any, fn: Callable[[Array], Array]) -> Operand:
         """What :meth:`operand` makes of what it has made, known by what it was made of."""

@@ -171,3 +171,31 @@ def test_pieces_of_exported_networks_are_recorded_for_all_sizes(piece, dims, sha
     assert bool(recordings) == isa().native
     assert len({id(one) for one in recordings}) < max(len(recordings), 1)  # shared by sizes
     assert not [r for r in caplog.records if any(words in r.message for words in UNUSUAL)]
+
+
+def test_a_table_at_an_odd_address_of_the_file_is_copied_once_for_all_sizes(tmp_path):
+    """Weights in files lie anywhere, and kernels want them where processors read them at once."""
+    made, offsets = Piece(), set()
+    table = made.noise(5000, 32)
+    made.weights.append(numpy_helper.from_array(table, "table"))
+    y = made.add("Gather", "table", made.add("Cast", "x", to=TensorProto.INT64))
+    model = made.model(["batch", "length"], made.add("Softmax", y, axis=1))
+    for count in range(1, 5):  # one of four names at least moves the table to an odd address
+        model.graph.name = "n" * count
+        path = tmp_path / f"{count}.onnx"
+        path.write_bytes(model.SerializeToString())
+        offsets.add(path.read_bytes().index(table.tobytes()) % 4)
+        compiled = partita.Core().compile_model(path, "CPU")
+        request = compiled.create_infer_request()
+        for shape in ((1, 3), (2, 5), (1, 7), (3, 9), (3, 1), (70, 80), (2, 5)):
+            x = made.rng.integers(0, 5000, shape).astype(np.float32)
+            rows = table[x.astype(int)].astype(float)
+            e = np.exp(rows - rows.max(1, keepdims=True))
+            wanted = e / e.sum(1, keepdims=True)
+            np.testing.assert_allclose(request.infer({"x": x})[0], wanted, rtol=1e-5, atol=1e-6)
+        programs = compiled.device_model.specializer.programs.values()
+        steps = [step for program in programs for step in program.steps]
+        constants = [getattr(arg, "const", None) for step in steps for arg in step.args]
+        tables = {a.ctypes.data for a in constants if a is not None and a.nbytes == table.nbytes}
+        assert len(tables) == 1
+    assert len(offsets) == 4

@@ -333,7 +333,7 @@ class Walk:
         for step in steps:
             for arg in step.args:
                 if isinstance(arg, Operand):
-                    arg.make_plain()
+                    self._builder.make_plain(arg)
         rest = self._rest() if self._waiting else None
         crossing = rest.inputs if rest is not None else ()
         owned = owned_buffers(outputs, self._inputs)
