@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from partita.lowering import Array, Builder, Operand
-from partita_cpu.gemm.precision_policy import native_policy
+from partita_cpu.gemm.precision_policy import PrecisionPolicy
 from partita_cpu.gemm.tile_kernels import NARROW, Arithmetic, tile_columns, tile_kernels, tile_rows
 from partita_cpu.jit.intrinsics.address_call import address, call_narrow, call_tile
 from partita_cpu.jit.kernel_definition import Effort
@@ -118,30 +118,45 @@ def multiply_batches(
         unit += last - first
 
 
-def emit_batches(b: Builder, x: Operand, w: Operand, y: Operand) -> bool:
-    """Records ``y = x @ w`` for float32 matrices with equal leading dimensions, or none.
+def multiplies_batches(
+    policy: PrecisionPolicy, x: Operand, w: Operand, y: Operand, terms: int
+) -> bool:
+    """Whether `emit_batches` records the products of these matrices, once they lie in order.
+
+    Args:
+        policy: What may be used.
+        x: Left matrices; either of its last two dimensions may be the terms.
+        w: Right matrices; likewise.
+        y: Their products [..., rows, columns].
+        terms: Of a sum.
+    """
+    if not x.dtype == w.dtype == np.float32 or not y.size or not terms:
+        return False
+    many = math.prod(y.shape[:-2])
+    equal = all(math.prod(matrices.shape[:-2]) in (1, many) for matrices in (x, w))
+    packed = _packed_bytes(policy, terms, y.shape[-1])
+    return equal and packed <= policy.machine.l2_bytes(PACKED_SHARE)
+
+
+def _packed_bytes(policy: PrecisionPolicy, terms: int, columns: int) -> int:
+    wide = tile_columns(policy.level)
+    return -(-columns // wide) * wide * terms * 4
+
+
+def emit_batches(b: Builder, policy: PrecisionPolicy, x: Operand, w: Operand, y: Operand) -> None:
+    """Records ``y = x @ w`` where `multiplies_batches` says so.
 
     Args:
         b: Records it.
-        x: [..., rows, terms].
-        w: [..., terms, columns].
+        policy: What may be used.
+        x: [..., rows, terms] of float32, as many matrices as `y` has, or one.
+        w: [..., terms, columns], likewise.
         y: [..., rows, columns], which is written.
-
-    Returns:
-        Whether it was done; otherwise nothing was recorded.
     """
-    policy = native_policy(b.options)
-    if policy is None or b.folding or not x.dtype == w.dtype == np.float32:
-        return False
     (m, k), n = x.shape[-2:], w.shape[-1]
-    many = y.size // (m * n)
     counts = math.prod(x.shape[:-2]), math.prod(w.shape[:-2])
     columns = tile_columns(policy.level)
-    packed = -(-n // columns) * columns * k * 4
-    most = policy.machine.l2_bytes(PACKED_SHARE)
-    if not k or any(count not in (1, many) for count in counts) or packed > most:
-        return False
-    thread_bytes = packed + _ROOM
+    thread_bytes = _packed_bytes(policy, k, n) + _ROOM
     b.call(
         multiply_batches,
         b.flat(x),
@@ -163,4 +178,3 @@ def emit_batches(b: Builder, x: Operand, w: Operand, y: Operand) -> bool:
         work=y.size * k,
         exec_type=Arithmetic.F32.exec_type(policy.level),
     )
-    return True

@@ -32,7 +32,7 @@ def test_any_strided_copy(data):
     strides = [steps[order.index(axis)] * draw(st.sampled_from([0, 1])) for axis in range(rank)]
     expected = np.lib.stride_tricks.as_strided(source, dims, [4 * s for s in strides])
     plan = plan_copy(dims, strides, strides_of(dims))
-    threads = draw(st.integers(1, 4))
+    threads = draw(st.integers(1, 40))
     result = np.full(max(1, expected.size), 7, np.uint32)
     for tid in range(threads):
         copy_nd(source, result, plan, tid, threads)

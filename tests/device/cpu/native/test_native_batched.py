@@ -10,8 +10,10 @@ from judge import onnxruntime_results
 from partita_cpu.gemm.batched import multiply_batches
 from partita_cpu.gemm.tile_kernels import Arithmetic, tile_columns, tile_kernels, tile_rows
 from partita_cpu.jit.isa import isa
+from partita_cpu.llvm.levels import EVERY
 
-from .test_native_layout import Net, compiled
+from .test_native_layout import Net, check, compiled
+from .test_native_passes import steps_of
 
 LEVELS = float_levels()[1:]
 SIZES = [(1, 1, 1, 1), (3, 5, 7, 9), (4, 15, 33, 31), (2, 29, 64, 65), (5, 1, 100, 17)]
@@ -65,3 +67,28 @@ def test_attention_uses_blas_only_where_kernels_are_portable():
     np.testing.assert_allclose(request.infer({"x": x})[0], wanted, rtol=1e-5, atol=1e-6)
     kinds = {info.exec_type for info in request.get_profiling_info()}
     assert ("blas" in kinds) != isa().native
+
+
+@pytest.mark.usefixtures("level")
+@pytest.mark.parametrize("equation", ["bhwc,hkc->bhwk", "bhwc,wkc->bhwk", "bhwc,bkwc->bhwk"])
+def test_einsum_is_computed_in_batches_whichever_way_round_its_inputs_are(equation, level):
+    """BLAS computed them on one thread: the relative positions of SAM."""
+    net = Net(2, 7, 9, 20)
+    shape = {"h": (7, 11, 20), "w": (9, 11, 20), "b": (2, 11, 9, 20)}[equation[5]]
+    y = net.add("Einsum", "x", net.const(*shape), equation=equation)
+    check(net, y, tolerance=1e-5)
+    expected = "multiply_batches" if EVERY[level].native else "matmul_into"
+    assert expected in steps_of(net, y)
+
+
+@pytest.mark.usefixtures("level")
+@pytest.mark.parametrize(("trans_x", "trans_w"), [(0, 1), (1, 0), (1, 1)])
+def test_products_of_turned_matrices(trans_x, trans_w, level):
+    net = Net(3, *((20, 9) if trans_x else (9, 20)))
+    other = net.add("Relu", net.add("Reshape", "x", net.const(values=np.array([3, -1, 20]))))
+    right = net.add("Transpose", other, perm=[0, 2, 1]) if not trans_w else other
+    attrs = {"transA": trans_x, "transB": trans_w, "domain": "com.microsoft"}
+    y = net.add("FusedMatMul", "x", right, **attrs)
+    check(net, y, tolerance=1e-5)
+    expected = "multiply_batches" if EVERY[level].native else "matmul_into"
+    assert expected in steps_of(net, y)

@@ -13,7 +13,8 @@ from partita.errors import OperandError
 from partita.lowering import Activation, ActivationCode, Array, Builder, Node, Operand
 from partita.lowering.geometry.broadcasting import broadcast
 from partita.lowering.transformed_weights import Form
-from partita_cpu.gemm.batched import emit_batches
+from partita_cpu.gemm.batched import emit_batches, multiplies_batches
+from partita_cpu.gemm.precision_policy import native_policy
 from partita_cpu.gemm.product_steps import LinearOp, emit_matrix_product, stays_stored
 from partita_cpu.kernels.half import float32_of, through_float32
 from partita_cpu.kernels.linalg.epilogue import BIAS_PER_COLUMN, BIAS_PER_ROW, finish
@@ -74,8 +75,11 @@ def product(
         )
     y = b.empty((*batch, m, n), x.dtype)
     work = y.size * k
-    if y.size and not flip_x and not flip_w and emit_batches(b, left, right, y):
-        pass  # the native kernels do it
+    policy = None if b.folding else native_policy(b.options)
+    if policy is not None and multiplies_batches(policy, left, right, y, k):
+        left = _turned(b, left) if flip_x else left
+        right = _turned(b, right) if flip_w else right
+        emit_batches(b, policy, left, right, y)
     elif y.size and not flip_x and math.prod(right.shape[:-2]) == 1:
         # One matrix on the right: all rows on the left are one matrix too.
         out = b.view(y, (y.size // n, n))
@@ -90,6 +94,19 @@ def product(
     kept += [m] if x.ndim > 1 else []
     kept += [n] if w.ndim > 1 else []
     return b.view(y, kept)
+
+
+def _turned(b: Builder, x: Operand) -> Operand:
+    """Matrices with their last two dimensions swapped; constants once for all."""
+    *batch, rows, columns = x.shape
+    if x.const is None:
+        return transposed(b, x, (*range(len(batch)), len(batch) + 1, len(batch)))
+    form = Form(x.dtype, (*batch, columns, rows))
+    return b.prepack(x, "turned", _turned_matrices, form=form)
+
+
+def _turned_matrices(x: Array) -> Array:
+    return np.ascontiguousarray(x.swapaxes(-1, -2))
 
 
 def _matrix(x: Operand, flip: bool) -> tuple[int, int]:

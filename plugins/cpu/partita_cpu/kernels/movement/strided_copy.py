@@ -28,6 +28,8 @@ _CONTIGUOUS, _STRIDED, _TILED = 0, 1, 2
 _HEADER = 11
 _TILE = 16
 _SHORT = 8
+_FEW_ROWS = 4
+"""Of a thread: of fewer that are contiguous each takes a part of every one."""
 _FAR = 256
 """Elements: lines that lie a multiple of so many apart share few sets of a cache."""
 
@@ -113,13 +115,18 @@ def _cut_far_steps(loops: list[list[int]]) -> None:
 
 @jit
 def copy_nd(src: Array, dst: Array, plan: Array, tid: int, nt: int) -> None:
-    """Copy by `plan` (see `plan_copy`); rows of the nest are shared among the threads."""
+    """Copy by `plan` (see `plan_copy`); the threads share rows of the nest, or parts of few."""
     rows = plan[2]
     mode = plan[3]
     n1, ss1, ds1 = plan[4], plan[5], plan[6]
     n0, ss0, ds0 = plan[7], plan[8], plan[9]
     row = rows * tid // nt
     end = rows * (tid + 1) // nt
+    left, right = 0, n0
+    if mode == _CONTIGUOUS and rows < _FEW_ROWS * nt:
+        # All threads take their part of every row.
+        row, end = 0, rows
+        left, right = n0 * tid // nt, n0 * (tid + 1) // nt
     while row < end:
         quotient = row // n1
         first = row - quotient * n1
@@ -138,7 +145,7 @@ def copy_nd(src: Array, dst: Array, plan: Array, tid: int, nt: int) -> None:
             for j in range(first, stop):
                 s = so + j * ss1
                 d = do + j * ds1
-                for i in range(n0):
+                for i in range(left, right):
                     dst[np.uint64(d + i)] = src[np.uint64(s + i)]
         elif mode == _STRIDED:
             for j in range(first, stop):
