@@ -66,6 +66,7 @@ from partita_cpu.passes.input_scale import fuse_input_scale
 from partita_cpu.passes.nhwc import REORDERS, channels_last, ports_to_lay_out, with_layouts
 from partita_cpu.passes.scaled_gates import scale_gates
 from partita_cpu.passes.separable_fusion import join_bottlenecks, join_separable
+from partita_cpu.passes.split_attention import add_images_apart
 from partita_cpu.passes.tiles.gated_products import join_gated_products
 from partita_cpu.passes.tiles.tiled_activations import keep_tiles
 from partita_cpu.passes.tiles.tiled_normalizations import normalize_to_tiles
@@ -245,6 +246,7 @@ def _refine_for(policy: PrecisionPolicy) -> Callable[[Graph, Shapes], None]:
         shapes = take_rows_early(graph, shapes)
         if policy.native:
             attend_in_place(graph, shapes, policy)
+            shapes = add_images_apart(graph, shapes)
             shapes = Volumes(graph, Sequences(graph, shapes).run()).run()
             channels_last(graph, shapes)
             fuse_input_scale(graph)
