@@ -18,6 +18,9 @@ CONVOLVE = 0
 MAX = 1
 MEAN = 2
 
+FEW_ROWS = 4
+"""Of a thread: threads share the pixels of fewer rows, as those of sound are."""
+
 
 class ChannelSlice(NamedTuple):
     """Which channels of images are read and written.
@@ -78,7 +81,7 @@ def slide(
         channels: Which ones are read and written.
         epilogue: For `CONVOLVE`, without a residual; activations in float32 only.
         tid: This thread.
-        nt: All threads; they share the output's rows.
+        nt: All threads; they share the output's rows, or pixels of few rows.
     """
     kind, kernels, over = window.kind, window.kernels, window_geometry(window.table)
     unit, tap_bytes = x.itemsize, 4 * channels.number
@@ -88,12 +91,20 @@ def slide(
     target = address(y) + unit * channels.y_first
     factor, bound = np.float32(epilogue.low), np.float32(epilogue.high)
     rows = y.size // (over.columns * channels.y_pitch)
-    for row in range(rows * tid // nt, rows * (tid + 1) // nt):
+    together = over.columns if rows >= FEW_ROWS * nt else 1
+    shares = rows * over.columns // together
+    at, stop = shares * tid // nt * together, shares * (tid + 1) // nt * together
+    while at < stop:
+        row = at // over.columns
         first, last, line = taps_down(over, row)
-        column = 0
-        while column < over.columns:
+        column = at - row * over.columns
+        behind = min(over.columns, column + stop - at)
+        to = target + at * y_bytes
+        while column < behind:
             begin, end, pixel = taps_across(over, column)
             pixels = pixels_at_once(over, column)
+            while column + pixels > behind:
+                pixels //= 2
             if kind == MEAN:
                 count = window.counts_down[row % over.rows] * window.counts_across[column]
                 factor = np.float32(1) / np.float32(count)
@@ -119,9 +130,10 @@ def slide(
                 ),
             )
             column += pixels
+        done = row * over.columns + behind - at
         if epilogue.code:
-            to = target + row * over.columns * y_bytes
-            _activate_row(to, over.columns, y_bytes, channels, epilogue)
+            _activate_row(to, done, y_bytes, channels, epilogue)
+        at += done
 
 
 @loop
@@ -198,7 +210,9 @@ def over_all_pixels(
 
 @loop
 def swap_axes(x: Array, y: Array, rows: int, columns: int, pitch: int, tid: int, nt: int) -> None:
-    """``y[n, j, i] = x[n, i, j]``, with zeros behind; threads share blocks of columns.
+    """``y[n, j, i] = x[n, i, j]``, with zeros behind.
+
+    Threads share blocks of columns, cut into bands of rows where blocks are few.
 
     Args:
         x: Input (N, rows, columns), flat.
@@ -212,7 +226,12 @@ def swap_axes(x: Array, y: Array, rows: int, columns: int, pitch: int, tid: int,
     block = 32
     pieces = -(-columns // block)
     images = x.size // (rows * columns)
-    for piece in range(images * pieces * tid // nt, images * pieces * (tid + 1) // nt):
+    blocks = -(-rows // block)
+    bands = 1 if images * pieces >= FEW_ROWS * nt else min(blocks, nt)
+    count = images * pieces * bands
+    for number in range(count * tid // nt, count * (tid + 1) // nt):
+        piece = number // bands
+        band = number - piece * bands
         image = piece // pieces
         first = (piece - image * pieces) * block
         last = min(first + block, columns)
@@ -226,13 +245,14 @@ def swap_axes(x: Array, y: Array, rows: int, columns: int, pitch: int, tid: int,
                 y[np.uint64(to + 2)] = x[np.uint64(at + 2 * columns)]
                 y[np.uint64(to + 3)] = np.float32(0)
             continue
-        for top in range(0, rows, block):
+        last_top = blocks * (band + 1) // bands * block
+        for top in range(blocks * band // bands * block, last_top, block):
             bottom = min(top + block, rows)
             for j in range(first, last):
                 to, at = target + j * pitch, source + j
                 for i in range(top, bottom):
                     y[np.uint64(to + i)] = x[np.uint64(at + i * columns)]
-        for j in range(first, last):
+        for j in range(first, last if last_top >= rows else first):
             for i in range(rows, pitch):
                 y[target + j * pitch + i] = np.float32(0)
 

@@ -38,6 +38,7 @@ from partita_cpu.nhwc.window import (
     put_channels,
     scale_and_shift,
     slide,
+    swap_axes,
 )
 from partita_cpu.scalar.activations import ActivationFields
 
@@ -211,6 +212,22 @@ def test_residuals_in_bfloat16(guarded, level, gate, width):
     assert np.abs(loaded(y) - wanted).max() <= 1.5e-2 * np.abs(wanted).max()
 
 
+@given(
+    images=st.integers(1, 2),
+    rows=st.integers(1, 100),
+    columns=st.integers(1, 70),
+    behind=st.sampled_from([0, 1, 5]),
+    threads=st.integers(1, 20),
+)
+def test_axes_change_places(images, rows, columns, behind, threads):
+    x = np.random.default_rng(rows).standard_normal((images, rows, columns)).astype(np.float32)
+    y = np.full((images, columns, rows + behind), SENTINEL, np.float32)
+    for tid in range(threads):
+        swap_axes(x.reshape(-1), y.reshape(-1), rows, columns, rows + behind, tid, threads)
+    np.testing.assert_array_equal(y[:, :, :rows], x.transpose(0, 2, 1))
+    assert not y[:, :, rows:].any()
+
+
 def windows_of(x, down, across, stride):
     """(rows, columns, taps, channels) of an image (height, width, channels)."""
     n = (x.shape[0] - down) // stride + 1
@@ -234,7 +251,7 @@ def windows_of(x, down, across, stride):
     stride=st.integers(1, 2),
     size=st.tuples(st.integers(3, 20), st.integers(3, 20)),
     beside=st.tuples(*[st.sampled_from([0, 1, 20])] * 4),
-    threads=st.integers(1, 3),
+    threads=st.integers(1, 20),
 )
 def test_windows_of_parts(level, half, kind, gate, channels, stride, size, beside, threads):
     rng = np.random.default_rng(channels)

@@ -26,7 +26,7 @@ from partita_cpu.scalar.instructions import add_in_any_order, like, muladd
 
 
 @loop(inline=True)
-def _moments(row: Any, center: Any) -> Any:
+def moments(row: Any, center: Any) -> Any:
     """Means of the differences from ``center`` and of their squares, in float64."""
     total, squares = np.float64(0), np.float64(0)
     for start in range(0, row.size, BLOCK):
@@ -43,7 +43,7 @@ def _moments(row: Any, center: Any) -> Any:
 
 
 @loop(inline=True)
-def _inverse_deviation(square: Any, rest: Any, epsilon: Any) -> Any:
+def inverse_deviation(square: Any, rest: Any, epsilon: Any) -> Any:
     """From the moments; the mean lies ``rest`` beyond the center that they are taken about."""
     variance = square - rest * rest
     variance = np.float64(0) if variance < 0 else variance  # and not max: it would swallow NaN
@@ -97,9 +97,9 @@ def normalize_rows(
     for o in range(outer * tid // nt, outer * (tid + 1) // nt):
         source, target = x[o * n : (o + 1) * n], y[o * n : (o + 1) * n]
         center = like(y[0], sum_of_row(source) * share) if centered else like(y[0], 0)
-        rest, square = _moments(source, center)
+        rest, square = moments(source, center)
         rest = rest if centered else np.float64(0)
-        inverse = like(center, _inverse_deviation(square, rest, epsilon))
+        inverse = like(center, inverse_deviation(square, rest, epsilon))
         means[o] = like(center, np.float64(center) + rest)
         inverses[o] = inverse
         missing = like(center, rest)
@@ -133,7 +133,7 @@ def _normalize_row(
         part = add_in_any_order(part, difference)
         square = add_in_any_order(square, difference * difference)
     rest = np.float64(part) * share if centered else np.float64(0)
-    inverse = like(none, _inverse_deviation(np.float64(square) * share, rest, epsilon))
+    inverse = like(none, inverse_deviation(np.float64(square) * share, rest, epsilon))
     means[row], inverses[row] = like(none, np.float64(center) + rest), inverse
     missing = like(none, rest)
     for i in range(n):
@@ -364,8 +364,8 @@ def normalize_planes(
     for row in range(rows * tid // nt, rows * (tid + 1) // nt):
         source = x[row * length : (row + 1) * length]
         center = like(y[0], sum_of_row(source) / length)
-        rest, square = _moments(source, center)
-        inverse = like(center, _inverse_deviation(square, rest, epsilon))
+        rest, square = moments(source, center)
+        inverse = like(center, inverse_deviation(square, rest, epsilon))
         missing = like(center, rest)
         for plane in range(planes):
             channel = row % groups * planes + plane

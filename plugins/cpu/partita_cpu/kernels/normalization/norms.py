@@ -32,6 +32,7 @@ from partita_cpu.kernels.normalization.norm_loops import (
     normalize_to_tiles,
     scale_channels,
 )
+from partita_cpu.kernels.normalization.shared_groups import emit_shared_groups
 from partita_cpu.kernels.operator_table import ALL_FLOATS, HALVES, kernel
 from partita_cpu.kernels.quantized_weights.matmul_nbits import lay_alone, row_arithmetic
 from partita_cpu.llvm.eight_rows import EIGHT, LONGEST
@@ -244,15 +245,13 @@ def _emit_planes(
     y = b.empty(x.shape, x.dtype)
     if y.size:
         outer, channels, n = x.shape[0], x.shape[1], math.prod(x.shape[2:])
-        b.call(
-            normalize_planes,
-            b.flat(x),
-            b.flat(scale),
-            b.flat(bias),
-            b.flat(y),
+        sizes, epsilon = (
             GroupSizes(outer, groups, channels // groups, n),
             node.number("epsilon", 1e-5),
         )
+        if not emit_shared_groups(b, x, scale, bias, y, sizes, epsilon):
+            flat = (b.flat(tensor) for tensor in (x, scale, bias, y))
+            b.call(normalize_planes, *flat, sizes, epsilon)
     return y
 
 
