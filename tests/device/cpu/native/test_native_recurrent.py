@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from cpu_levels import float_levels
 from judge import onnxruntime_results
+from ml_dtypes import bfloat16
 from onnx import TensorProto, helper, numpy_helper
 
+from partita_cpu.gemm.tile_kernels import Arithmetic, tile_columns, tile_kernels, tile_rows
+from partita_cpu.kernels.recurrent.products import StatePairs, add_pair_products
+from partita_cpu.kernels.recurrent.recurrent import Cells, pairs_of_terms
 from partita_cpu.llvm.levels import EVERY
 
 from .test_native_layout import compiled
 
 F32 = TensorProto.FLOAT
 BATCH, HIDDEN = 3, 20
+BY_PAIRS = [one for one in float_levels()[1:] if one.dots_bfloat16 and not one.tiles]
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 
 pytestmark = pytest.mark.usefixtures("level")
@@ -94,3 +100,110 @@ def test_weights_that_have_no_number_in_bfloat16():
     (expected,) = onnxruntime_results(model, {"x": x})
     (found,) = compiled(model, INFERENCE_PRECISION_HINT="bf16")(x).to_tuple()
     np.testing.assert_allclose(found, expected, atol=2e-2)
+
+
+def pairs_of(device, *specs):
+    """Whether states are multiplied in bfloat16."""
+    steps = device.device_model.specializer.program(list(specs), None).steps
+    return "lstm_pairs_loop" in [step.fn.__name__ for step in steps]
+
+
+def lasting(batch, hidden, lengths, steps=7, direction="bidirectional"):
+    """An LSTM of sequences of several lengths that begins with given states, and its inputs."""
+    rng = np.random.default_rng(1)
+    both = 2 if direction == "bidirectional" else 1
+    shapes = {"w": (both, 4 * hidden, 10), "r": (both, 4 * hidden, hidden), "b": (both, 8 * hidden)}
+    weights = {
+        name: rng.standard_normal(shape).astype(np.float32) * np.float32(0.3)
+        for name, shape in shapes.items()
+    }
+    feeds = {
+        "x": rng.standard_normal((steps, batch, 10)).astype(np.float32),
+        "lengths": np.array(lengths, np.int32),
+        "h": rng.standard_normal((both, batch, hidden)).astype(np.float32),
+        "c": rng.standard_normal((both, batch, hidden)).astype(np.float32),
+    }
+    node = helper.make_node(
+        "LSTM",
+        ["x", "w", "r", "b", "lengths", "h", "c"],
+        ["y", "last", "cell"],
+        direction=direction,
+        hidden_size=hidden,
+    )
+    kinds = {"lengths": TensorProto.INT32}
+    graph = helper.make_graph(
+        [node],
+        "lasting",
+        [
+            helper.make_tensor_value_info(name, kinds.get(name, F32), array.shape)
+            for name, array in feeds.items()
+        ],
+        [helper.make_tensor_value_info(name, F32, None) for name in node.output],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    opsets = [helper.make_opsetid("", 17)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8), feeds
+
+
+@pytest.mark.parametrize(
+    ("batch", "hidden", "lengths"),
+    [
+        (1, 33, [7]),
+        (5, 16, [7, 3, 7, 1, 7]),
+        (31, 20, [7] * 31),
+        (4, 1, [2, 2, 7, 7]),
+    ],
+)
+@pytest.mark.parametrize("direction", ["bidirectional", "reverse"])
+def test_states_are_multiplied_in_bfloat16(batch, hidden, lengths, direction, level):
+    """They were multiplied in float32, whatever precision was asked for."""
+    model, feeds = lasting(batch, hidden, lengths, direction=direction)
+    device = compiled(model, INFERENCE_PRECISION_HINT="bf16")
+    wanted = onnxruntime_results(model, feeds)
+    found = device(list(feeds.values())).to_tuple()
+    for one, expected in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(one, expected, atol=4e-2)
+    able = EVERY[level].dots_bfloat16 and not EVERY[level].tiles
+    specs = [(array.shape, array.dtype) for array in feeds.values()]
+    assert pairs_of(device, *specs) == able
+    exact = compiled(model, EXECUTION_MODE_HINT="ACCURACY")
+    assert not pairs_of(exact, *specs)
+
+
+def test_weights_of_states_that_have_no_number_in_bfloat16():
+    model, feeds = lasting(2, 8, [7, 7])
+    for weights in model.graph.initializer:
+        if weights.name == "r":
+            array = numpy_helper.to_array(weights).copy()
+            array[0, 3, 2] = np.finfo(np.float32).max
+            weights.CopyFrom(numpy_helper.from_array(array, "r"))
+    device = compiled(model, INFERENCE_PRECISION_HINT="bf16")
+    assert not pairs_of(device, *[(array.shape, array.dtype) for array in feeds.values()])
+
+
+@pytest.mark.parametrize("able", BY_PAIRS)
+@pytest.mark.parametrize("hidden", [1, 7, 64])
+def test_products_of_states_stay_within_their_memory(hidden, able, guarded):
+    rows = 2 * tile_rows(able, Arithmetic.BF16) + 3
+    cells = Cells(1, 1, rows, hidden, (4,), batch_first=False)
+    rng = np.random.default_rng(2)
+    weights = rng.standard_normal((1, 4 * hidden, hidden)).astype(bfloat16).astype(np.float32)
+    state = rng.standard_normal((rows, hidden)).astype(bfloat16).astype(np.float32)
+    wide, even = tile_columns(able), (hidden + 1) // 2 * 2
+    pairs = StatePairs(
+        guarded.array(pairs_of_terms(cells, wide, weights)),
+        guarded.array(np.zeros(rows * even, np.uint16)),
+        guarded.array(np.zeros(wide + 2, np.float32)),
+        tile_kernels(able, Arithmetic.BF16),
+        tile_rows(able, Arithmetic.BF16),
+        wide,
+    )
+    places = np.arange(rows) * cells.width
+    places[4] = -1
+    gates = rng.standard_normal((rows, cells.width)).astype(np.float32)
+    wanted = gates.astype(np.float64)
+    wanted[:, : 4 * hidden] += state.astype(np.float64) @ weights[0].T
+    wanted[4] = gates[4]
+    found, given = guarded.array(gates), guarded.array(state.reshape(-1))
+    add_pair_products(given, hidden, pairs, 0, found.reshape(-1), cells.width, places, 0, rows)
+    np.testing.assert_allclose(found, wanted, atol=2e-5)

@@ -17,7 +17,9 @@ from partita_cpu.kernels.recurrent.products import (
     ByteColumns,
     GatePanels,
     QuantizedState,
+    StatePairs,
     add_byte_products,
+    add_pair_products,
     add_products,
     quantize_rows,
 )
@@ -87,6 +89,44 @@ def lstm_loop(
             find_places(places, lengths, shape, step, reverse[d], first, stop)
             panels = GatePanels(weights, d * n * width, n, width // PANEL)
             add_products(h, n, panels, x, places, 0, first, stop)
+            for row in range(first, stop):
+                _lstm_row(x, memory, y, cell, input_forget, d, step, row)
+        first = stop
+
+
+@loop
+def lstm_pairs_loop(
+    x: Any,
+    pairs: StatePairs,
+    memory: LstmState,
+    y: Any,
+    cell: CellFields,
+    input_forget: int,
+    tid: int,
+    nt: int,
+) -> None:
+    """LSTM whose states are multiplied in bfloat16, and kept in float32.
+
+    Args:
+        x: As of `lstm_loop`.
+        pairs: The recurrent weights.
+        memory: As of `lstm_loop`.
+        y: As of `lstm_loop`.
+        cell: As of `lstm_loop`.
+        input_forget: As of `lstm_loop`.
+        tid: This thread.
+        nt: All threads; they share rows of the state.
+    """
+    lengths, h, places = memory.lengths, memory.h, memory.places
+    shape, reverse = cell.shape, cell.reverse
+    batch, n, width = shape[2], shape[3], shape[10]
+    first, last = shape[0] * batch * tid // nt, shape[0] * batch * (tid + 1) // nt
+    while first < last:
+        d = first // batch
+        stop = min((d + 1) * batch, last)
+        for step in range(shape[1]):
+            find_places(places, lengths, shape, step, reverse[d], first, stop)
+            add_pair_products(h, n, pairs, d, x, width, places, first, stop)
             for row in range(first, stop):
                 _lstm_row(x, memory, y, cell, input_forget, d, step, row)
         first = stop

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from partita_cpu.gemm.tile_kernels import DOTS, MOST_DOTS
-from partita_cpu.jit.intrinsics.address_call import address, call_dots
+from partita_cpu.gemm.tile_kernels import DOTS, MOST_DOTS, NARROW
+from partita_cpu.jit.intrinsics.address_call import address, call_dots, call_narrow, call_tile
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
 from partita_cpu.kernels.linalg.register_tiles import (
@@ -133,6 +133,82 @@ def add_products(
                 w, c = w_at + panel * terms * PANEL, at + offset + panel * PANEL
                 multiply_row(state, row * s_step, 0, weights.weights, w, gates, c, 0, terms)
         row += 1
+
+
+class StatePairs(NamedTuple):
+    """What multiplies states by weights in bfloat16, as pairs of neighbouring terms.
+
+    Attributes:
+        weights: (directions, blocks, pairs, columns of a block, 2) bits, flat.
+        rounded: Room for a state in whole pairs, for each of its rows.
+        zeros: As many floats as a block has columns, then an integer that is 0.
+        kernels: `tile_kernels.tile_kernels`.
+        most: Rows of a tile, at most.
+        wide: Columns of a block.
+    """
+
+    weights: KernelArray
+    rounded: KernelArray
+    zeros: KernelArray
+    kernels: KernelArray
+    most: int
+    wide: int
+
+
+@loop
+def add_pair_products(
+    state: Any,
+    n: int,
+    pairs: StatePairs,
+    direction: int,
+    gates: Any,
+    width: int,
+    places: Any,
+    row: int,
+    stop: int,
+) -> None:
+    """``gates += state @ weights`` in bfloat16 for the rows from ``row`` to ``stop``.
+
+    Args:
+        state: Rows of n elements.
+        n: Elements of a row.
+        pairs: The weights, and what multiplies by them.
+        direction: Which weights.
+        gates: Rows of `width` elements; row k starts at ``places[k]``.
+        width: Columns of all gates.
+        places: Places of the gates of each row; below 0 for rows that rest.
+        row: First row.
+        stop: Behind the last row.
+    """
+    kernels, wide, steps = pairs.kernels, pairs.wide, (n + 1) // 2
+    zeros, line = address(pairs.zeros), 4 * steps
+    block_bytes = 4 * steps * wide
+    blocks = width // wide
+    low, high = np.float32(-np.inf), np.float32(np.inf)
+    while row < stop:
+        at = places[row]
+        if at < 0:
+            row += 1
+            continue
+        count, step = 1, 0
+        if row + 1 < stop and places[row + 1] > at:
+            step = places[row + 1] - at
+            most = min(pairs.most, stop - row)
+            while count < most and places[row + count] == at + count * step:
+                count += 1
+        a = address(pairs.rounded) + row * line
+        for k in range(count):
+            source = address(state) + 4 * (row + k) * n
+            call_narrow(kernels[NARROW], (source, n, a + k * line, 0, 2 * steps))
+        packed = address(pairs.weights) + direction * blocks * block_bytes
+        place = address(gates) + 4 * at
+        for _ in range(blocks):
+            finish = (a, zeros, place, place, 4 * step, wide, low, high, 0)
+            given = (a, line, zeros + 4 * wide, 1, steps, packed, 0, count, 0, packed)
+            call_tile(kernels[count], (*given, *finish))
+            packed += block_bytes
+            place += 4 * wide
+        row += count
 
 
 @loop

@@ -17,14 +17,15 @@ from partita.lowering.transformed_weights import Form
 from partita_cpu.gemm.blocking.problem import Images, Storage
 from partita_cpu.gemm.precision_policy import native_policy
 from partita_cpu.gemm.product_steps import LinearOp, emit_product
+from partita_cpu.gemm.tile_kernels import Arithmetic, tile_columns, tile_kernels, tile_rows
 from partita_cpu.jit.loop_kernel import loop
-from partita_cpu.kernels.half import through_float32
+from partita_cpu.kernels.half import BFLOAT16, through_float32
 from partita_cpu.kernels.linalg.register_tiles import PANEL, ROWS, float_panels
 from partita_cpu.kernels.movement.strided_copy import copy_box
 from partita_cpu.kernels.operator_table import ALL_FLOATS, DTypes, kernel
-from partita_cpu.kernels.recurrent.cells import gru_loop, lstm_loop, rnn_loop
+from partita_cpu.kernels.recurrent.cells import gru_loop, lstm_loop, lstm_pairs_loop, rnn_loop
 from partita_cpu.kernels.recurrent.gates import ACTIVATIONS
-from partita_cpu.kernels.recurrent.products import input_products
+from partita_cpu.kernels.recurrent.products import StatePairs, input_products
 
 LENGTHS: DTypes = frozenset({np.dtype(np.int32)})
 _NEEDS_ALPHA = {"Affine", "LeakyRelu", "ThresholdedRelu", "ScaledTanh", "HardSigmoid", "Elu"}
@@ -321,9 +322,48 @@ def lstm(
 ) -> tuple[Operand, ...]:
     """Long short-term memory."""
     c = cells(node, x, w.shape[0], r.shape[2], (4,))
-    tensors = (_emit_input(b, c, x, w, _joined(b, c, bias)), _emit_panels(b, c, r))
+    products = _emit_input(b, c, x, w, _joined(b, c, bias))
     others = lstm_tensors(b, c, lengths, initial_h, initial_c, peepholes, x.dtype)
-    return emit_lstm(b, node, c, lstm_loop, (*tensors, *others), x.dtype)
+    pairs = _state_pairs(b, c, r)
+    if pairs is not None:
+        return emit_lstm(b, node, c, lstm_pairs_loop, (products, *others), x.dtype, pairs=pairs)
+    tensors = (products, _emit_panels(b, c, r), *others)
+    return emit_lstm(b, node, c, lstm_loop, tensors, x.dtype)
+
+
+def _state_pairs(b: Builder, c: Cells, weights: Operand) -> StatePairs | None:
+    """What multiplies states in bfloat16, where products of constants are by vectors."""
+    policy = native_policy(b.options)
+    if policy is None or weights.const is None or b.folding or weights.dtype != np.float32:
+        return None
+    by_vectors = policy.arithmetic is Arithmetic.BF16 and not policy.level.tiles
+    rows = c.directions * c.batch
+    if not by_vectors or not c.hidden or policy.rounds_to_infinity(weights.const):
+        return None
+    wide = tile_columns(policy.level)
+    steps = (c.hidden + 1) // 2
+    size = c.directions * c.width * 2 * steps
+    laid = partial(pairs_of_terms, c, wide)
+    form = Form(np.dtype(np.uint16), (size,))
+    packed_weights = b.prepack(weights, f"pairs {c.groups} {wide}", laid, form=form)
+    return StatePairs(
+        packed_weights,
+        b.empty((rows * 2 * steps,), np.uint16),
+        b.constant(np.zeros(wide + 2, np.float32)),
+        b.constant(tile_kernels(policy.level, Arithmetic.BF16)),
+        tile_rows(policy.level, Arithmetic.BF16),
+        wide,
+    )
+
+
+def pairs_of_terms(c: Cells, wide: int, weights: Array) -> Array:
+    """Weights (directions, gates, terms) in bfloat16, as `StatePairs` has them."""
+    full = _whole_panels(c, weights).astype(BFLOAT16).view(np.uint16)
+    directions, columns, terms = full.shape
+    even = np.zeros((directions, columns, -(-terms // 2) * 2), np.uint16)
+    even[..., :terms] = full
+    blocks = even.reshape(directions, columns // wide, wide, -1, 2)
+    return np.ascontiguousarray(blocks.swapaxes(2, 3)).reshape(-1)
 
 
 def lstm_tensors(
@@ -350,12 +390,17 @@ def emit_lstm(
     tensors: Sequence[Operand],
     dtype: np.dtype[Any],
     scratch: Sequence[Operand] = (),
+    pairs: StatePairs | None = None,
 ) -> tuple[Operand, ...]:
-    """Records an LSTM loop; ``tensors`` end as `lstm_tensors` gives them."""
+    """Records an LSTM loop; ``tensors`` end as `lstm_tensors` gives them.
+
+    What multiplies states in bfloat16 follows the first tensor.
+    """
     y = b.empty(c.y_shape, dtype)
+    flat = [b.flat(tensor) for tensor in (*tensors, *scratch, y)]
     b.call(
         function,
-        *(b.flat(tensor) for tensor in (*tensors, *scratch, y)),
+        *(flat if pairs is None else (flat[0], pairs, *flat[1:])),
         *_attributes(b, node, "LSTM", c, dtype),
         int(node.attrs.get("input_forget", 0)),
         work=c.work,
