@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from partita.lowering.memory_plan import plan_for_sizes
 from partita.lowering.program import Operand, Step
-from partita.lowering.shapes.symbolic_size import same_number
+from partita.lowering.shapes.symbolic_size import present
 
 
 def owned_buffers(
@@ -82,7 +82,9 @@ def _joined(steps: Sequence[Step], lives: dict[Operand, list[int]]) -> dict[Oper
             continue
         (size, first, last), (room, _, end) = lives[made], lives[place]
         uses = sum(isinstance(arg, Operand) and arg.root is read for arg in step.args)
-        if first == end == number and uses == 1 and same_number(size) == same_number(room):
+        alone = first == end == number and uses == 1
+        # However they are worked out: a size that is another one for other inputs is recorded.
+        if alone and present(size) == present(room) and size == room:
             joined[made] = place
             lives[place][2] = last
             del lives[made]
