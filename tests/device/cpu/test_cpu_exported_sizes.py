@@ -199,3 +199,16 @@ def test_a_table_at_an_odd_address_of_the_file_is_copied_once_for_all_sizes(tmp_
         tables = {a.ctypes.data for a in constants if a is not None and a.nbytes == table.nbytes}
         assert len(tables) == 1
     assert len(offsets) == 4
+
+
+def test_attention_of_no_heads_is_empty():
+    made = Piece()
+    turned = made.add("Transpose", "x", perm=[0, 1, 3, 2])
+    scores = made.add("Mul", made.add("MatMul", "x", turned), np.array(0.5, np.float32))
+    y = made.add("MatMul", made.add("Softmax", scores, axis=-1), "x")
+    model = made.model(["batch", "heads", "length", 8], y)
+    request = partita.Core().compile_model(model, "CPU").create_infer_request()
+    for shape in ((1, 2, 5, 8), (2, 0, 5, 8), (2, 3, 7, 8), (0, 3, 7, 8), (2, 0, 0, 8)):
+        x = made.noise(*shape)
+        (wanted,) = onnxruntime_results(model, {"x": x})
+        np.testing.assert_allclose(request.infer({"x": x})[0], wanted, rtol=1e-4, atol=1e-5)

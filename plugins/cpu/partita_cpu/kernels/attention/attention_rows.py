@@ -270,7 +270,7 @@ def _emit_at_once(
     """Records everything as one native step; whether that could be done."""
     mask, batch = masking.mask, q.tensor.shape[0]
     scores = (batch, q.count, q.length, k.length)
-    if not masking.only_adds or (mask is not None and mask.shape[-1] != k.length):
+    if not k.count or not masking.only_adds or (mask is not None and mask.shape[-1] != k.length):
         return False
     if mask is not None and broadcast(scores, mask.shape) != scores:
         return False
