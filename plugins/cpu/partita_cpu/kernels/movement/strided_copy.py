@@ -29,7 +29,7 @@ _HEADER = 11
 _TILE = 16
 _SHORT = 8
 _FEW_ROWS = 4
-"""Of a thread: of fewer that are contiguous each takes a part of every one."""
+"""Of a thread: of fewer each takes a part of every one."""
 _FAR = 256
 """Elements: lines that lie a multiple of so many apart share few sets of a cache."""
 
@@ -123,7 +123,7 @@ def copy_nd(src: Array, dst: Array, plan: Array, tid: int, nt: int) -> None:
     row = rows * tid // nt
     end = rows * (tid + 1) // nt
     left, right = 0, n0
-    if mode == _CONTIGUOUS and rows < _FEW_ROWS * nt:
+    if mode != _TILED and rows < _FEW_ROWS * nt:
         # All threads take their part of every row.
         row, end = 0, rows
         left, right = n0 * tid // nt, n0 * (tid + 1) // nt
@@ -151,7 +151,7 @@ def copy_nd(src: Array, dst: Array, plan: Array, tid: int, nt: int) -> None:
             for j in range(first, stop):
                 s = so + j * ss1
                 d = do + j * ds1
-                for i in range(n0):
+                for i in range(left, right):
                     dst[np.uint64(d + i * ds0)] = src[np.uint64(s + i * ss0)]
         else:
             for jb in range(first, stop, _TILE):
