@@ -86,7 +86,9 @@ class Operand:
         """The same memory with other dimensions of as many elements; a constant stays one."""
         if self.const is None:
             return Operand(shape, self.dtype, base=self.root)
-        return Operand(shape, self.dtype, self.const.reshape(shape), lasting=self.lasting)
+        whole = self.const.ndim == 0 < self.ndim  # stands for an array, see `Builder.computed`
+        elements = self.const if whole else self.const.reshape(shape)
+        return Operand(shape, self.dtype, elements, lasting=self.lasting)
 
     @property
     def ndim(self) -> int:

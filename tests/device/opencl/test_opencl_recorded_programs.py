@@ -54,6 +54,19 @@ g (int64[B, L] ids) => (float[B, L, 64] y) {
 }"""
 
 
+COUNTED = """<ir_version: 10, opset_import: ["" : 18]>
+g (int64[B, L] ids) => (float[B, L, 64] y) {
+    dims = Shape(ids)
+    length = Gather(dims, one)
+    places = Range(zero, length, one)
+    rows = Unsqueeze(places, zeros)
+    words = Gather(table, ids)
+    where = Gather(table, rows)
+    y = Add(words, where)
+}"""
+"""Places that are counted up to a size, and seen as rows."""
+
+
 def weights(**shapes):
     rng = np.random.default_rng(0)
     return {n: 0.3 * rng.standard_normal(s).astype(np.float32) for n, s in shapes.items()}
@@ -80,6 +93,7 @@ KINDS = {
             **integers(positions=range(300), one=1, zeros=[0], ones=[0]),
         },
     ),
+    "counted": (COUNTED, {**weights(table=(300, 64)), **integers(zero=0, one=1, zeros=[0])}),
 }
 
 SIZES = [1, 2, 3, 4, 5, 15, 16, 17, 23, 24, 25, 63, 64, 65, 255, 256, 257, 300, 7, 100]
@@ -143,6 +157,7 @@ def compare(kind, config, tolerance, seed=1):
         ("pictures", "f16", "AUTO"),
         ("tokens", "f32", "AUTO"),
         ("tokens", "f16", "LOCAL"),
+        ("counted", "f32", "AUTO"),
     ],
 )
 def test_recorded_programs_compute_what_onnxruntime_does(kind, precision, tiling, monkeypatch):

@@ -171,10 +171,14 @@ class _OperandForm(_PerSizeValue):
 
     def __call__(self, filled: Sequence[Any]) -> Operand:
         """The operand for numbers."""
+        shape = self.shape(filled)
+        elements = None if self.const < 0 else filled[self.const]
+        if elements is not None and elements.shape != shape:
+            elements = elements.reshape(shape)  # a view of what stood for a whole array
         return Operand(
-            self.shape(filled),
+            shape,
             self.dtype,
-            None if self.const < 0 else filled[self.const],
+            elements,
             None if self.base < 0 else filled[self.base],
             self.lasting,
         )

@@ -52,6 +52,8 @@ def small_result(node: Node, operands: Sequence[Operand | None]) -> Array | None
         array = operand.const
         if array is None or operand.dtype.kind not in "ib" or array.size > MOST_ELEMENTS:
             return None
+        if array.ndim != operand.ndim:
+            return None  # it stands for a whole array, see `Builder.computed`
         arrays.append(array)
     if not arrays or arrays[0] is None:
         return None
