@@ -9,8 +9,9 @@ import weakref
 import numpy as np
 import pyopencl as cl
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 
+import partita
 from partita import HostTensor
 from partita.lowering.memory_plan import ALIGNMENT
 from partita.system.large_pages import aligned_bytes
@@ -219,3 +220,22 @@ def test_results_come_to_page_locked_memory_where_devices_have_their_own(apart, 
         y = request.infer({"x": x}, share_outputs=True)["y"]
         np.testing.assert_allclose(y, np.exp(-x), rtol=1e-5)
     assert any(np.shares_memory(y, memory) for memory in made if memory is not None)
+
+
+@pytest.mark.parametrize("start", range(4))  # in memory that kernels could work in, and other
+def test_strings_that_nothing_reads_stay_where_they_are(start):
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["y"])],
+        "g",
+        [
+            helper.make_tensor_value_info("x", TensorProto.FLOAT, [2]),
+            helper.make_tensor_value_info("names", TensorProto.STRING, ["n"]),
+        ],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    request = partita.Core().compile_model(model, "OPENCL").create_infer_request()
+    names = np.array(list("abcdefgh"), object)[start:]
+    for _ in range(3):
+        found = request.infer({"x": np.array([-1, 2], np.float32), "names": names})
+        np.testing.assert_array_equal(found[0], [0, 2])

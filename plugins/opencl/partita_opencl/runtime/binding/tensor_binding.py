@@ -101,6 +101,8 @@ class TensorBinding:
         state = self._bind_in_place(given, inputs)
         uploaded, uploads = [], []
         for index, operand in enumerate(self._plan.program.inputs):
+            if operand.dtype.hasobject:  # strings, which no kernel reads
+                continue
             if not operand.is_constant and index not in state.values():
                 upload = self._bind_input(index, inputs[index])
                 if upload is not None:
