@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 from partita.errors import ModelFormatError, ModelNotFoundError
-from partita.system.memory_map import map_file
+from partita.model.model import Model
+from partita.system.memory_map import map_file, shortened_files
 
 
 def map_model(path: Path) -> memoryview:
@@ -28,3 +31,26 @@ def map_model(path: Path) -> memoryview:
         ) from error
     except (OSError, ValueError) as error:  # no file can have a name with a zero in it
         raise ModelFormatError(f"Model file '{path}' cannot be read: {error}") from error
+
+
+def require_whole_files(model: Model) -> None:
+    """Sees to it that files in which a model's weights lie were not cut short since it was read.
+
+    Raises:
+        ModelFormatError: One was; to read the weights would end the process.
+    """
+    shortened = shortened_files()
+    if not shortened:
+        return
+    import onnx_ir as ir
+
+    for graph in model.ir.graphs():
+        for name, value in graph.initializers.items():
+            weight = value.const_value
+            array = weight.raw if isinstance(weight, ir.Tensor) else None  # others are read lazily
+            if isinstance(array, np.ndarray) and any(array.ctypes.data in f for f in shortened):
+                raise ModelFormatError(
+                    f"The file of model '{model.name}' was cut short since it was read, and weight "
+                    f"'{name}' lies in it. Read the model again, and replace files that models "
+                    "were read from instead of writing to them."
+                )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from partita.contract.device_plugin import DevicePlugin
 from partita.contract.identity import stamp
 from partita.errors import BlobError, PartitaError, PropertyError
+from partita.frontends.model_file import require_whole_files
 from partita.frontends.reader import read_model
 from partita.model.inference.shape_inference import infer_shapes
 from partita.model.model import Model
@@ -73,7 +74,11 @@ def _compiled(
     source: Any,
     extensions: Extensions | None,
 ) -> CompiledModel:
-    own = source.clone() if isinstance(source, Model) else read_model(source, extensions=extensions)
+    if isinstance(source, Model):
+        require_whole_files(source)
+        own = source.clone()
+    else:
+        own = read_model(source, extensions=extensions)
     if extensions is not None and extensions.attach(own.ir.graph):
         infer_shapes(own.ir)
     made = compile_with(plugin, own.name, lambda: plugin.compile_model(own, properties))

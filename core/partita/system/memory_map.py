@@ -109,6 +109,18 @@ def map_file(path: Path) -> memoryview:
     return memoryview(mapping)
 
 
+def shortened_files() -> list[range]:
+    """The addresses of files that have become shorter since they were mapped.
+
+    Whoever reads what lay behind their new end ends the process. Takes a system call for each file.
+    """
+    return [
+        range(mapping.address, mapping.address + len(mapping))
+        for mapping in _mapped()
+        if isinstance(mapping, _File) and mapping.size() < len(mapping)
+    ]
+
+
 class _Pool:
     """Where the next small array is spilled to: a file for many.
 
