@@ -7,9 +7,16 @@ import functools
 from partita_cpu.jit import isa
 from partita_cpu.llvm import module
 from partita_cpu.llvm.levels import Level
-from partita_cpu.llvm.tiles.dot_blocks import VARIANTS
+from partita_cpu.llvm.tiles.dot_blocks import LEVEL_VARIANTS, VARIANTS
 
-PARTS_OF_BYTES = frozenset({"_bytes", "_blocks", "_quads", *map(module.blocks_part, VARIANTS)})
+PARTS_OF_BYTES = frozenset(
+    {
+        "_bytes",
+        "_blocks",
+        "_quads",
+        *map(module.blocks_part, (*VARIANTS, *LEVEL_VARIANTS)),
+    }
+)
 """Parts of the kernels that differ between levels with and without products of bytes."""
 
 

@@ -154,7 +154,9 @@ def _q6_k_scales(blocks: Array) -> Array:
 class _WithOffsets:
     """Parts of blocks ``d * q + m``.
 
-    Where ``d`` is zero all elements are ``m``: scale ``m``, quants 1 and zero point 0 say that.
+    Where ``d`` is zero all elements are ``m``. Scale ``m``, quants 1 and zero point 0 say that; or,
+    where the scale of a larger block is none, this scale and quants 0: scales then stay whole
+    numbers times those of larger blocks.
 
     Attributes:
         parts: From blocks to ``d`` and ``m`` of each group of elements.
@@ -171,16 +173,20 @@ class _WithOffsets:
         found = self.raw(blocks)
         flat = d == 0
         if flat.any():
-            found.reshape(*d.shape, -1)[flat] = 0x11 if self.bits == 4 else 1
+            one = 0x11 if self.bits == 4 else 1
+            levels = np.where(_scale(blocks) == 0, one, 0) + np.zeros(d.shape, np.uint8)
+            found.reshape(*d.shape, -1)[flat] = levels[flat][:, None]
         return found
 
     def scales(self, blocks: Array) -> Array:
         d, m = self.parts(blocks)
-        return np.where(d == 0, m, d)
+        larger = _scale(blocks)
+        return np.where(d == 0, np.where(larger == 0, m, larger), d)
 
     def zero_points(self, blocks: Array) -> Array:
         d, m = self.parts(blocks)
-        return np.where(d == 0, np.float32(0), -m / np.where(d == 0, np.float32(1), d))
+        steps = np.where(d == 0, _scale(blocks), d)
+        return np.where(steps == 0, np.float32(0), -m / np.where(steps == 0, np.float32(1), steps))
 
 
 def _offset_format(

@@ -60,7 +60,9 @@ def blocks_part(variant: dot_blocks.Variant) -> str:
 _ENDS = ("floats", "levels")
 """What sums of bytes become."""
 
-_OF_BLOCKS = {blocks_part(variant): variant for variant in dot_blocks.VARIANTS}
+_OF_BLOCKS = {
+    blocks_part(variant): variant for variant in (*dot_blocks.VARIANTS, *dot_blocks.LEVEL_VARIANTS)
+}
 """Parts for one kind of weights quantized in blocks, of which most models have one."""
 
 WINDOW_KINDS = ("convolve", "max", "sum")
@@ -126,7 +128,8 @@ def functions(level: Level, part: str = "") -> list[Function]:
     if part in _OF_BLOCKS:
         variant = _OF_BLOCKS[part]
         made = dot_blocks.functions(level, variant)
-        return made + unpack_blocks.functions(variant) if level.tiles else made
+        is_unpacked = level.tiles and not variant.levels
+        return made + unpack_blocks.functions(variant) if is_unpacked else made
     if part == "_quads":
         made = dot_unpacked.quad_functions(level)
         return made + unpack_quads.functions() + int8_groups.functions() if made else made

@@ -34,6 +34,7 @@ from partita_cpu.kernels.quantized_weights.row_products import (
     row_bytes,
     scratch_floats,
 )
+from partita_cpu.kernels.quantized_weights.scale_levels import widen_levels
 from partita_cpu.kernels.quantized_weights.tile_products import (
     UnpackContext,
     multiply_unpacked,
@@ -47,7 +48,7 @@ from partita_cpu.kernels.quantized_weights.unpacked_products import (
 )
 from partita_cpu.kernels.quantized_weights.unpacked_products import row_bytes as unpacked_row_bytes
 from partita_cpu.llvm.levels import AMX, AVX2
-from partita_cpu.llvm.tiles.dot_blocks import COLUMNS, VARIANTS, Zeros
+from partita_cpu.llvm.tiles.dot_blocks import COLUMNS, GROUP_TERMS, LEVEL_VARIANTS, VARIANTS, Zeros
 from partita_cpu.llvm.tiles.dot_unpacked import Factors, longest_unit, row_counts, width
 from partita_cpu.machine_model import MachineModel
 
@@ -73,7 +74,12 @@ class Problem:
         scales = rng.uniform(0.01, 0.1, (columns, blocks)).astype(kind)
         scales, zeros = scales.astype(np.float32), np.full((columns, blocks), 5, np.float32)
         terms_of_zeros = zeros * scales
-        if variant.zeros is Zeros.BYTES:
+        if variant.levels:
+            self.scales, scales = levels_beside(guarded, rng, (columns, blocks), size)
+            terms_of_zeros = zeros * scales
+        if variant.zeros is Zeros.LEVELS:
+            self.zeros, terms_of_zeros = levels_beside(guarded, rng, (columns, blocks), size)
+        elif variant.zeros is Zeros.BYTES:
             zeros = rng.integers(0, 1 << bits, zeros.shape).astype(np.float32)
             terms_of_zeros = zeros * scales
         elif variant.zeros is not Zeros.EQUAL:
@@ -86,8 +92,9 @@ class Problem:
             pack_weights(flat, weights, columns, packed.shape[1], bits, tid, 2)
         stored = {Zeros.BYTES: np.uint8, Zeros.HALVES: np.float16}.get(variant.zeros, np.float32)
         self.w = guarded.array(weights)
-        self.scales = beside(guarded, scales, kind)
-        self.zeros = beside(guarded, zeros, stored)
+        if not variant.levels:
+            self.scales = beside(guarded, scales, kind)
+            self.zeros = beside(guarded, zeros, stored)
         if variant.zeros is Zeros.EQUAL:
             self.zeros = guarded.array(np.zeros(1, np.uint8))
         levels = packed if bits == 8 else np.stack([packed & 15, packed >> 4], -1)
@@ -127,6 +134,16 @@ def beside(guarded, numbers, kind):
     padded[:columns] = numbers
     panels = padded.reshape(-1, COLUMNS, blocks).swapaxes(1, 2)
     return guarded.array(np.ascontiguousarray(panels).reshape(-1).view(np.uint8))
+
+
+def levels_beside(guarded, rng, shape, size):
+    """Random levels with their factors, as bytes, and what they come to (columns, blocks)."""
+    columns, blocks = shape
+    each = GROUP_TERMS // size
+    levels = rng.integers(-128, 128, shape).astype(np.int8)
+    factors = rng.uniform(-1e-3, 1e-3, (columns, blocks // each)).astype(np.float32)
+    both = beside(guarded, levels, np.int8), beside(guarded, factors, np.float32)
+    return guarded.array(np.concatenate(both)), levels * np.repeat(factors, each, axis=1)
 
 
 def rounded_rows(problem, level, threads):
@@ -205,6 +222,50 @@ def test_rows(level, variant, rows, terms, columns, size, threads, seed, data):
     shares = data.draw(st.integers(1, threads))
     problem.check_rounded(run_rows(problem, level, threads, shares))
     guarded.release()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(
+    "variant", LEVEL_VARIANTS, ids=[variant.name for variant in LEVEL_VARIANTS]
+)
+@examples(8)
+@given(
+    rows=st.integers(1, 40),
+    groups=st.integers(1, 4),
+    columns=st.integers(1, 70),
+    size=st.sampled_from([16, 32]),
+    threads=st.integers(1, 4),
+    unusual=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_rows_by_levels(level, variant, rows, groups, columns, size, threads, unusual, seed):
+    guarded = Guarded()
+    terms = groups * GROUP_TERMS
+    problem = Problem(guarded, seed, variant, rows, terms, columns, size)
+    if unusual:
+        problem.x[rows // 2, terms // 2] = INF
+    y = run_rows(problem, level, threads, threads)
+    if unusual:
+        assert not np.isfinite(y[rows // 2]).any()
+        y[rows // 2], problem.x[rows // 2] = problem.expected[rows // 2], 0
+        problem.expected[rows // 2] = y[rows // 2]
+    problem.check_rounded(y)
+    guarded.release()
+
+
+@pytest.mark.parametrize("variant", LEVEL_VARIANTS[:2], ids=lambda variant: variant.name)
+@pytest.mark.parametrize("size", [16, 32])
+def test_levels_become_floats_in_the_order_of_panels(variant, size, guarded):
+    problem = Problem(guarded, 1, variant, 1, 3 * GROUP_TERMS, 41, size)
+    blocks, each = 3 * GROUP_TERMS // size, GROUP_TERMS // size
+    out = guarded.array(np.full(4 * 48 * blocks, 255, np.uint8))
+    for tid in range(2):
+        widen_levels(problem.scales, out, blocks, each, tid, 2)
+    made = np.array(out).view(np.float32).reshape(3, blocks, COLUMNS).swapaxes(1, 2)
+    levels = np.array(problem.scales)[: 48 * blocks].view(np.int8)
+    factors = np.array(problem.scales)[48 * blocks :].view(np.float32).reshape(3, 3, COLUMNS)
+    expected = levels.reshape(3, blocks, COLUMNS) * np.repeat(factors, each, axis=1)
+    np.testing.assert_array_equal(made, expected.swapaxes(1, 2))
 
 
 PAIRED = [level for level in LEVELS if row_counts(level, Factors.PAIRS)]

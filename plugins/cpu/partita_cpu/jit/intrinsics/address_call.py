@@ -145,7 +145,7 @@ call_bytes = calling(*[_I64] * 7)
 call_dots = calling(*[_I64] * 8)
 """Calls one in vectors; see `dot_int8.PARAMETERS`."""
 
-call_blocks = calling(*[_I64] * 12)
+call_blocks = calling(*[_I64] * 15)
 """Calls one for weights quantized in blocks; see `dot_blocks.PARAMETERS`."""
 
 call_unpacked = calling(*[_I64] * 14)

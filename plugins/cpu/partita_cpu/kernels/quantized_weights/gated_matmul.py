@@ -33,7 +33,7 @@ from partita_cpu.kernels.quantized_weights.matmul_nbits import (
     row_sizes,
     tile_arithmetic,
 )
-from partita_cpu.kernels.quantized_weights.panels import BlockSizes, Panels, packed
+from partita_cpu.kernels.quantized_weights.panels import BlockSizes, Panels, packed, widened
 from partita_cpu.kernels.quantized_weights.row_products import BlockArrays, scratch_floats
 from partita_cpu.kernels.quantized_weights.tile_products import unpacked_size, unpacked_table
 
@@ -167,7 +167,8 @@ def _emit_tiles(
 
 
 def _panels(b: Builder, side: _Side, threads: int) -> Panels:
-    return packed(b, side.w, side.scales, side.zeros, side.sizes, threads)
+    weights = side.w, side.scales, side.zeros
+    return widened(b, packed(b, *weights, side.sizes, threads, levels=True), side.sizes)
 
 
 def _bias(b: Builder, gate: _Side, other: _Side) -> Operand:

@@ -33,7 +33,7 @@ from partita_cpu.gemm.tile_kernels import (
 from partita_cpu.kernels.half import float32_of, narrow
 from partita_cpu.kernels.operator_table import F32, HALVES, kernel, with_inputs
 from partita_cpu.kernels.quantized_weights.group_rows import GroupSizes, quantize_groups
-from partita_cpu.kernels.quantized_weights.panels import BlockSizes, Panels, packed
+from partita_cpu.kernels.quantized_weights.panels import BlockSizes, Panels, packed, widened
 from partita_cpu.kernels.quantized_weights.row_products import (
     MOST_ROWS,
     BlockArrays,
@@ -204,17 +204,18 @@ def _emit(
     rows = math.prod(x.shape[:-1])
     known = b.options if isinstance(b.options, PrecisionPolicy) else None
     threads = usable_processors() if known is None else known.threads
-    panels = packed(b, inputs.w, inputs.scales, inputs.zeros, sizes, threads)
     native = native_policy(b.options)
+    weights = inputs.w, inputs.scales, inputs.zeros
+    panels = packed(b, *weights, sizes, threads, native is not None)
     arithmetic = None if native is None else tile_arithmetic(native, sizes, rows)
     if native is not None and arithmetic is not None:
-        _emit_tiles(b, native, arithmetic, x, panels, sizes, bias, y)
+        _emit_tiles(b, native, arithmetic, x, widened(b, panels, sizes), sizes, bias, y)
         return
     machine = MachineModel(PORTABLE) if known is None else known.machine
     unpacked = None if native is None else unpacked_sides(native, sizes)
     many = unpacked is not None and rows >= fewest_rows(machine.level, unpacked)
     if native is not None and unpacked is not None and many:
-        _emit_unpacked(b, native, unpacked, x, panels, sizes, bias, y)
+        _emit_unpacked(b, native, unpacked, x, widened(b, panels, sizes), sizes, bias, y)
         return
     quantized = b.flat(x)
     if native is not None:

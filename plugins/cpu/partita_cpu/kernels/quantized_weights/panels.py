@@ -1,11 +1,12 @@
 """Weights quantized in blocks, as panels of columns: see :mod:`partita_cpu.llvm.tiles.dot_blocks`.
 
 Weights, scales and zero points are packed apart from each other, each once for a compiled model.
-Scales are kept as float16 where that is exact.
+Scales are kept as float16 where that is exact, and as levels where few rows gain by it.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +17,12 @@ from partita.system.large_pages import lasting_bytes, lasting_copy
 from partita.system.memory_map import give_back
 from partita_cpu.gemm.packing.weights import run_shared
 from partita_cpu.jit.loop_kernel import loop
-from partita_cpu.llvm.tiles.dot_blocks import COLUMNS, Variant, Zeros
+from partita_cpu.kernels.quantized_weights.scale_levels import (
+    LEVEL_SIZES,
+    split_levels,
+    widen_levels,
+)
+from partita_cpu.llvm.tiles.dot_blocks import COLUMNS, GROUP_TERMS, Variant, Zeros
 
 _SHARED_BYTES = 1 << 19
 """Fewer weights are packed before another thread has begun."""
@@ -49,6 +55,14 @@ class BlockSizes(NamedTuple):
     def panels(self) -> int:
         """Panels of the matrix; the last one may have columns of zeros."""
         return -(-self.columns // COLUMNS)
+
+    @property
+    def level_bytes(self) -> int:
+        """Bytes of scales that are levels, with their factors; 0 for blocks that have none."""
+        if self.size not in LEVEL_SIZES:  # as many bytes as float16 takes
+            return 0
+        groups = self.blocks * self.size // GROUP_TERMS
+        return self.panels * COLUMNS * (self.blocks + 4 * groups)
 
     @property
     def weight_bytes(self) -> int:
@@ -125,10 +139,11 @@ def _packed_weights(w: Array, sizes: BlockSizes, threads: int) -> Array:
 
 
 def _beside(numbers: Array, sizes: BlockSizes, dtype: Any) -> Array:
-    """Numbers of blocks, (columns, blocks), in the order of panels, as bytes."""
-    padded = np.zeros((sizes.panels * COLUMNS, sizes.blocks), dtype)
-    padded[: sizes.columns] = numbers.reshape(sizes.columns, sizes.blocks)
-    panels = padded.reshape(sizes.panels, COLUMNS, sizes.blocks).swapaxes(1, 2)
+    """Numbers of blocks or groups, (columns, blocks), in the order of panels, as bytes."""
+    given = numbers.reshape(sizes.columns, -1)
+    padded = np.zeros((sizes.panels * COLUMNS, given.shape[1]), dtype)
+    padded[: sizes.columns] = given
+    panels = padded.reshape(sizes.panels, COLUMNS, given.shape[1]).swapaxes(1, 2)
     return np.ascontiguousarray(panels).reshape(-1).view(np.uint8)
 
 
@@ -182,8 +197,47 @@ def packed_zeros(zeros: Array, scales: Array, sizes: BlockSizes, halves: bool) -
     return _beside(narrow, sizes, np.float16)
 
 
+class _Levels(NamedTuple):
+    """Scales as levels, as bytes.
+
+    Attributes:
+        scales: Levels, and factors behind them.
+        zeros: The same of zero points times scales; ``None`` where all zero points are equal.
+    """
+
+    scales: Array
+    zeros: Array | None
+
+
+def _packed_levels(scales: Array, zeros: Array | None, sizes: BlockSizes) -> _Levels | None:
+    """Scales and zero points as levels; ``None`` if they are none, or float16 does."""
+    if scales.dtype != np.float32 or (zeros is not None and zeros.dtype == np.uint8):
+        return None
+    numbers = scales.reshape(sizes.columns, sizes.blocks)
+    found = split_levels(numbers, sizes.size, 0.0)
+    if found is None or _as_halves(numbers, 0.0) is not None:
+        return None
+    if zeros is None:
+        return _Levels(_joined(found, sizes), None)
+    with np.errstate(all="ignore"):
+        terms = _floats(zeros).reshape(numbers.shape) * numbers
+    points = split_levels(terms, sizes.size, _LAST_BIT)
+    return None if points is None else _Levels(_joined(found, sizes), _joined(points, sizes))
+
+
+def _joined(found: tuple[Array, Array], sizes: BlockSizes) -> Array:
+    levels, factors = found
+    return np.concatenate([_beside(levels, sizes, np.int8), _beside(factors, sizes, np.float32)])
+
+
 def packed(
-    b: Builder, w: Operand, scales: Operand, zeros: Operand | None, sizes: BlockSizes, threads: int
+    b: Builder,
+    w: Operand,
+    scales: Operand,
+    zeros: Operand | None,
+    sizes: BlockSizes,
+    threads: int,
+    levels: bool = False,
 ) -> Panels:
     """The panels of a matrix: packed now if it is constant, else by steps.
 
@@ -195,6 +249,7 @@ def packed(
             itself; ``None`` for half of the range.
         sizes: Of the matrix.
         threads: Threads that pack.
+        levels: Whether scales may be levels, which kernels for few rows take.
     """
     key = sizes.columns, sizes.size, sizes.bits
     constant = all(x is None or x.const is not None for x in (w, scales, zeros))
@@ -204,21 +259,61 @@ def packed(
     weights = b.prepack(
         w, ("panels", *key), lambda a: _packed_weights(a, sizes, threads), anywhere=True, form=form
     )
-    numbers = b.prepack(scales, ("scales", *key), lambda a: lasting_copy(packed_scales(a, sizes)))
+    of_scales, of_zeros = b.value(scales), None if zeros is None else b.value(zeros)
+
+    @functools.cache
+    def found() -> _Levels | None:
+        return _packed_levels(of_scales, of_zeros, sizes) if levels else None
+
+    def numbers_of(a: Array) -> Array:
+        as_levels = found()
+        return lasting_copy(packed_scales(a, sizes) if as_levels is None else as_levels.scales)
+
+    beside = 0 if of_zeros is None else of_zeros.ctypes.data
+    numbers = b.prepack(scales, ("scales", *key, levels, beside), numbers_of)
     count = sizes.panels * COLUMNS * sizes.blocks
-    halves = numbers.size == 2 * count
+    halves, are_levels = numbers.size == 2 * count, numbers.size == sizes.level_bytes
     if zeros is None:
         nothing = b.zeros(1, np.uint8)
-        variant = Variant(sizes.bits, halves, Zeros.EQUAL)
+        variant = Variant(sizes.bits, halves, Zeros.EQUAL, are_levels)
         return Panels(variant, weights, numbers, nothing, 1 << (sizes.bits - 1))
-    of_scales = b.value(scales)
-    points = b.prepack(
-        zeros,
-        ("zero points", *key, halves, of_scales.ctypes.data),
-        lambda a: lasting_copy(packed_zeros(unpacked_zeros(a, sizes), of_scales, sizes, halves)),
-    )
+
+    def points_of(a: Array) -> Array:
+        as_levels = found() if are_levels else None
+        if as_levels is not None and as_levels.zeros is not None:
+            return lasting_copy(as_levels.zeros)
+        return lasting_copy(packed_zeros(unpacked_zeros(a, sizes), of_scales, sizes, halves))
+
+    key_of_points = "zero points", *key, halves, are_levels, of_scales.ctypes.data
+    points = b.prepack(zeros, key_of_points, points_of)
     give_back(of_scales)  # which zero points are multiplied by
+    if are_levels:
+        return Panels(Variant(sizes.bits, False, Zeros.LEVELS, True), weights, numbers, points, 0)
     return panels_with(b, weights, numbers, points, sizes)
+
+
+def widened(b: Builder, panels: Panels, sizes: BlockSizes) -> Panels:
+    """Panels whose scales are float16 or float32, for products of many rows.
+
+    Args:
+        b: The builder.
+        panels: Panels of any kind.
+        sizes: Of the matrix.
+    """
+    if not panels.variant.levels:
+        return panels
+
+    def floats(packed: Operand) -> Operand:
+        out = b.empty((4 * sizes.panels * COLUMNS * sizes.blocks,), np.uint8)
+        b.call(widen_levels, packed, out, sizes.blocks, GROUP_TERMS // sizes.size)
+        return out
+
+    zeros, points = panels.variant.zeros, panels.zeros
+    if zeros is Zeros.LEVELS:
+        zeros, points = Zeros.FLOATS, b.once(points, "widened levels", lambda: floats(points))
+    numbers = b.once(panels.scales, "widened levels", lambda: floats(panels.scales))
+    variant = Variant(sizes.bits, False, zeros)
+    return panels._replace(variant=variant, scales=numbers, zeros=points)
 
 
 def panels_with(

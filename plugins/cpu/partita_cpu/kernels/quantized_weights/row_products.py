@@ -16,7 +16,7 @@ from partita_cpu.jit.intrinsics.address_call import address, call_blocks, call_g
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
 from partita_cpu.kernels.half import float16_to_float32
-from partita_cpu.llvm.tiles.dot_blocks import COLUMNS, STEP, Zeros
+from partita_cpu.llvm.tiles.dot_blocks import COLUMNS, GROUP_TERMS, STEP, Zeros
 from partita_cpu.scalar.instructions import bits, round_even
 
 LARGEST = 32767.0
@@ -32,7 +32,7 @@ MOST_ROWS = 12
 """Rows of the largest kernel of any level."""
 
 _HALVES, _BYTES = int(Zeros.HALVES), int(Zeros.BYTES)
-_EQUAL, _FLOATS = int(Zeros.EQUAL), int(Zeros.FLOATS)
+_EQUAL, _FLOATS, _LEVELS = int(Zeros.EQUAL), int(Zeros.FLOATS), int(Zeros.LEVELS)
 
 
 class RowSizes(NamedTuple):
@@ -44,7 +44,7 @@ class RowSizes(NamedTuple):
         columns: Of the right side.
         size: Terms of a block.
         bits: Of a weight.
-        scale_bytes: Of a scale.
+        scale_bytes: Of a scale; 1 for levels.
         zeros: `Zeros`.
         zero: The zero point if all are equal.
         chunk: Rows that meet a panel before the next one.
@@ -157,8 +157,8 @@ class BlockArrays(NamedTuple):
 
     Attributes:
         w: Packed weights, as bytes.
-        scales: As bytes.
-        zeros: As bytes.
+        scales: As bytes; levels have their factors behind them.
+        zeros: Likewise.
         bias: One number per column, float32.
         y: The result, flat.
     """
@@ -180,6 +180,8 @@ class _Panel(NamedTuple):
         zero_bytes: Of one of these.
         column: Its first column.
         exist: How many of its columns do.
+        factors: Address of factors of scales that are levels.
+        zero_factors: Likewise of zero points.
     """
 
     w: int
@@ -188,6 +190,8 @@ class _Panel(NamedTuple):
     zero_bytes: int
     column: int
     exist: int
+    factors: int
+    zero_factors: int
 
 
 @loop(inline=True)
@@ -269,11 +273,16 @@ def row_bytes_of(sizes: RowSizes) -> Any:
 @loop(inline=True)
 def panel_of(arrays: BlockArrays, sizes: RowSizes, number: int) -> Any:
     """A panel."""
-    count = -(-sizes.terms // sizes.size) * COLUMNS * number
+    blocks = -(-sizes.terms // sizes.size)
+    count = blocks * COLUMNS * number
     zero_bytes = sizes.zeros
     if sizes.zeros == _FLOATS:
         zero_bytes = 4
+    elif sizes.zeros == _LEVELS:
+        zero_bytes = 1
     column = number * COLUMNS
+    behind = -(-sizes.columns // COLUMNS) * blocks * COLUMNS
+    behind += 4 * COLUMNS * number * (blocks * sizes.size // GROUP_TERMS)
     return _Panel(
         address(arrays.w) + count * sizes.size * sizes.bits // 8,
         address(arrays.scales) + count * sizes.scale_bytes,
@@ -281,6 +290,8 @@ def panel_of(arrays: BlockArrays, sizes: RowSizes, number: int) -> Any:
         zero_bytes,
         column,
         min(COLUMNS, sizes.columns - column),
+        address(arrays.scales) + behind,
+        address(arrays.zeros) + behind,
     )
 
 
@@ -316,6 +327,9 @@ def _multiply_quantized(
                 address(arrays.y) + 4 * (row * sizes.columns + panel.column),
                 4 * sizes.columns,
                 panel.exist,
+                panel.factors,
+                panel.zero_factors,
+                GROUP_TERMS // sizes.size,
             ),
         )
         row += count
@@ -361,7 +375,7 @@ def add_up_floats(x: Any, sizes: RowSizes, panel: _Panel, own: int, start: int, 
         for c in range(COLUMNS):
             sums[r * COLUMNS + c] = np.float32(0)
     for block in range(-(-sizes.terms // size)):
-        unpack_block(panel.w, panel.scales, panel.zeros, block, sizes, weights)
+        unpack_block(panel, block, sizes, weights)
         first = block * size
         there = min(size, sizes.terms - first)
         for r in range(stop - start):
@@ -375,24 +389,22 @@ def add_up_floats(x: Any, sizes: RowSizes, panel: _Panel, own: int, start: int, 
 
 
 @loop
-def unpack_block(w: int, scales: int, zeros: int, block: int, sizes: RowSizes, out: Any) -> None:
+def unpack_block(panel: _Panel, block: int, sizes: RowSizes, out: Any) -> None:
     """The weights of a block of a panel as floats, term by term, 16 columns each.
 
     Args:
-        w: Address of the panel's weights.
-        scales: Of its scales.
-        zeros: Of its zero points.
+        panel: The panel.
         block: Which block.
         sizes: Of the product.
         out: As many floats.
     """
     size, pair_bits = sizes.size, sizes.bits
     each = COLUMNS * block
-    words = shorts_at(w + each * size * pair_bits // 8, size * COLUMNS * pair_bits // 16)
+    words = shorts_at(panel.w + each * size * pair_bits // 8, size * COLUMNS * pair_bits // 16)
     pairs = 16 // pair_bits
     mask = (1 << pair_bits) - 1
     for c in range(COLUMNS):
-        scale, term = _numbers_of(scales, zeros, each + c, sizes)
+        scale, term = _numbers_of(panel, block, c, sizes)
         for pair in range(size // 2):
             place = (pair // pairs * COLUMNS + c) * 2
             shift = pair % pairs * pair_bits
@@ -406,18 +418,37 @@ def unpack_block(w: int, scales: int, zeros: int, block: int, sizes: RowSizes, o
 
 
 @loop(inline=True)
-def _numbers_of(scales: int, zeros: int, place: int, sizes: RowSizes) -> Any:
+def _numbers_of(panel: _Panel, block: int, c: int, sizes: RowSizes) -> Any:
     """Scale, and zero point times scale, of a block of a column."""
-    if sizes.scale_bytes == 2:
-        scale = float16_to_float32(shorts_at(scales + 2 * place, 1)[0])
+    place = COLUMNS * block + c
+    factor = block * sizes.size // GROUP_TERMS * COLUMNS + c
+    if sizes.scale_bytes == 1:
+        scale = _level_at(panel.scales, place) * floats_at(panel.factors + 4 * factor, 1)[0]
+    elif sizes.scale_bytes == 2:
+        scale = float16_to_float32(shorts_at(panel.scales + 2 * place, 1)[0])
     else:
-        scale = floats_at(scales + 4 * place, 1)[0]
+        scale = floats_at(panel.scales + 4 * place, 1)[0]
     term = np.float32(0)
     if sizes.zeros == _BYTES:
-        word = np.int64(shorts_at(zeros + (place & -2), 1)[0])
-        term = np.float32((word >> (8 * (place & 1))) & 255) * scale
+        term = np.float32(_byte_at(panel.zeros, place)) * scale
     elif sizes.zeros == _HALVES:
-        term = float16_to_float32(shorts_at(zeros + 2 * place, 1)[0])
+        term = float16_to_float32(shorts_at(panel.zeros + 2 * place, 1)[0])
     elif sizes.zeros == _FLOATS:
-        term = floats_at(zeros + 4 * place, 1)[0]
+        term = floats_at(panel.zeros + 4 * place, 1)[0]
+    elif sizes.zeros == _LEVELS:
+        term = _level_at(panel.zeros, place) * floats_at(panel.zero_factors + 4 * factor, 1)[0]
     return scale, term
+
+
+@loop(inline=True)
+def _byte_at(start: int, place: int) -> Any:
+    """The byte at a place behind an even address."""
+    word = np.int64(shorts_at(start + (place & -2), 1)[0])
+    return (word >> (8 * (place & 1))) & 255
+
+
+@loop(inline=True)
+def _level_at(start: int, place: int) -> Any:
+    """The same as int8, in float32."""
+    byte = _byte_at(start, place)
+    return np.float32(byte - ((byte & 128) << 1))

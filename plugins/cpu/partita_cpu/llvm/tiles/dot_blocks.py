@@ -4,7 +4,8 @@ A panel is 16 columns. Its weights lie one block of terms after another, in word
 for each column, which hold pairs of neighbouring terms: of 4 bits the first terms of four pairs in
 the lower half and the second ones in the upper half, of 8 bits those of two pairs. So a shift and a
 mask make 16-bit factors of them, and one instruction multiplies a pair of each column and adds up.
-Scales lie beside, 16 to a block, and so do zero points if they differ.
+Scales lie beside, 16 to a block, and so do zero points if they differ. Either are bytes where they
+are whole numbers times factors, of which `GROUP_TERMS` terms of a column share one.
 
 Sums of a block are exact in int32: 256 terms of 16 bits times 8 bits. They become float32 by the
 scales of the row and of the columns. A row is its terms, block by block, then for each block two
@@ -27,18 +28,22 @@ from partita_cpu.llvm.tiles.pair_sums import pair_sums
 
 PARAMETERS = (
     "ptr %x, i64 %ldx, i64 %numbers, ptr %w, ptr %scales, ptr %zeros, i64 %blocks, i64 %steps, "
-    "ptr %bias, ptr %y, i64 %ldy, i64 %columns"
+    "ptr %bias, ptr %y, i64 %ldy, i64 %columns, ptr %factors, ptr %zero_factors, i64 %each"
 )
 """x: the first row; the others follow at distances of ldx bytes. numbers: bytes from the start of a
 row to the two numbers of its first block. w, scales, zeros: the panel. blocks: how many; steps: of
 16 terms of each. bias: one number per column. y: the first row of the result; ldy: bytes between
-rows. columns: how many of the panel's exist."""
+rows. columns: how many of the panel's exist. factors, zero_factors: float32, 16 for `each` blocks
+of scales and zero points that are levels; not read otherwise."""
 
 COLUMNS = 16
 """Of a panel."""
 
 STEP = 16
 """Terms that are taken at a time."""
+
+GROUP_TERMS = 256
+"""Terms of a column whose levels have a factor in common."""
 
 AHEAD = 4096
 """Bytes ahead of which weights are fetched."""
@@ -59,11 +64,12 @@ class Zeros(enum.IntEnum):
     BYTES = 1  # as uint8
     HALVES = 2  # as float16, multiplied by the scales
     FLOATS = 3  # as float32, multiplied by the scales
+    LEVELS = 4  # as int8, which factors of groups make those multiplied by the scales
 
     @property
     def size(self) -> int:
         """Bytes of one."""
-        return (0, 1, 2, 4)[self]
+        return (0, 1, 2, 4, 1)[self]
 
 
 class Variant(NamedTuple):
@@ -73,21 +79,24 @@ class Variant(NamedTuple):
         bits: Of a weight.
         halves: Whether scales are float16; else float32.
         zeros: Its zero points.
+        levels: Whether scales are int8, to be multiplied by factors of groups.
     """
 
     bits: int
     halves: bool
     zeros: Zeros
+    levels: bool = False
 
     @property
     def name(self) -> str:
         """The beginning of the kernels' names."""
-        return f"blocks_{self.bits}_{'f16' if self.halves else 'f32'}_{self.zeros.name.lower()}"
+        scales = "i8" if self.levels else "f16" if self.halves else "f32"
+        return f"blocks_{self.bits}_{scales}_{self.zeros.name.lower()}"
 
     @property
     def scale_bytes(self) -> int:
         """Bytes of a scale."""
-        return 2 if self.halves else 4
+        return 1 if self.levels else 2 if self.halves else 4
 
 
 VARIANTS = tuple(
@@ -95,8 +104,15 @@ VARIANTS = tuple(
     for bits in (4, 8)
     for halves in (False, True)
     for zeros in Zeros
-    if halves or zeros is not Zeros.HALVES
+    if zeros is not Zeros.LEVELS and (halves or zeros is not Zeros.HALVES)
 )
+
+LEVEL_VARIANTS = tuple(
+    Variant(bits, False, zeros, levels=True)
+    for bits in (4, 8)
+    for zeros in (Zeros.EQUAL, Zeros.LEVELS)
+)
+"""Those for few rows alone: for many, scales are made floats first."""
 
 
 def row_counts(level: Level) -> tuple[int, ...]:
@@ -131,6 +147,8 @@ class _DotBlocks:
         self._sets = max(1, _CHAINS // len(self._places))
         self._groups = -(-rows // _GROUP)  # of rows that share a pointer
         self._twice = ""
+        self._factors: list[list[str]] = []
+        self._pointers = 0
 
     def function(self) -> Function:
         f = self._f
@@ -151,15 +169,38 @@ class _DotBlocks:
                 line = f.at(line, "%ldy") if row else line
                 f.do(prefetch(line, 3))
         pointers = ["%w", "%scales", "%zeros", *rows, *numbers]
-        state = [("ptr", pointer) for pointer in pointers]
-        state += [(self._floats, bias[v]) for _, v in self._places]
-        done = f.loop("%blocks", state, self._block)[len(pointers) :]
+        self._pointers = len(pointers)
+        state = [*pointers, *(bias[v] for _, v in self._places)]
+        if self._variant.levels:
+            groups = f.let("sdiv i64 %blocks, %each")
+            factors = [("ptr", "%factors"), ("ptr", "%zero_factors")]
+            done = f.loop(groups, [*factors, *self._typed(state)], self._group)[2:]
+        else:
+            done = f.loop("%blocks", self._typed(state), self._block)
+        done = done[len(pointers) :]
         to = "%y"
         for (row, v), total in zip(self._places, done, strict=True):
             to = f.at(to, "%ldy") if row and v == 0 else to
             masked_store(f, self._lanes, total, f.at(to, self._bytes * v), masks[v])
         f.do("ret void")
         return f
+
+    def _typed(self, state: list[str]) -> list[tuple[str, str]]:
+        """What changes from block to block, with its types: pointers, then sums in float32."""
+        count = self._pointers
+        typed = [("ptr", value) for value in state[:count]]
+        return typed + [(self._floats, value) for value in state[count:]]
+
+    def _group(self, _: str, values: list[str]) -> list[str]:
+        """Blocks whose scales have factors in common: values are pointers to these, then state."""
+        f, places, state = self._f, values[:2], values[2:]
+        read = places if self._variant.zeros is Zeros.LEVELS else places[:1]
+        self._factors = [
+            [f.load(self._floats, f.at(place, self._bytes * v)) for v in self._vectors]
+            for place in read
+        ]
+        after = f.loop("%each", self._typed(state), self._block)
+        return [*[f.at(place, 4 * COLUMNS) for place in places], *after]
 
     def _at_row(self, pointers: list[str], row: int) -> str:
         """Where a row is, by the pointer of its group."""
@@ -179,10 +220,13 @@ class _DotBlocks:
         rows, sums = after[:count], after[count:]
         f.do(prefetch(f.at(scales_at, AHEAD // 8)))
         size = self._variant.scale_bytes
-        scales = [
-            column_numbers(f, self._lanes, f.at(scales_at, size * self._lanes * v), size)
-            for v in self._vectors
-        ]
+        if self._variant.levels:
+            scales = self._of_levels(scales_at, self._factors[0])
+        else:
+            scales = [
+                column_numbers(f, self._lanes, f.at(scales_at, size * self._lanes * v), size)
+                for v in self._vectors
+            ]
         zeros = self._zero_terms(zeros_at, scales)
         for place, (row, v) in enumerate(self._places):
             total = self._added(sums[place :: len(self._places)])
@@ -213,12 +257,24 @@ class _DotBlocks:
         f, zeros = self._f, self._variant.zeros
         if zeros is Zeros.EQUAL:
             return []
+        if zeros is Zeros.LEVELS:
+            return self._of_levels(pointer, self._factors[1])
         at = [f.at(pointer, zeros.size * self._lanes * v) for v in self._vectors]
         found = [column_numbers(f, self._lanes, place, zeros.size) for place in at]
         if zeros is not Zeros.BYTES:
             return found
         pairs = zip(found, scales, strict=True)
         return [f.let(f"fmul {self._floats} {zero}, {scale}") for zero, scale in pairs]
+
+    def _of_levels(self, pointer: str, factors: list[str]) -> list[str]:
+        """Levels of a block times factors, by vectors."""
+        f, bytes_of = self._f, f"<{self._lanes} x i8>"
+        found = []
+        for v in self._vectors:
+            levels = f.load(bytes_of, f.at(pointer, self._lanes * v), 1)
+            floats = f.let(f"sitofp {bytes_of} {levels} to {self._floats}")
+            found.append(f.let(f"fmul {self._floats} {floats}, {factors[v]}"))
+        return found
 
     def _added(self, sums: list[str]) -> str:
         while len(sums) > 1:
