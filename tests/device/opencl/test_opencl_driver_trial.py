@@ -293,8 +293,8 @@ def test_a_driver_that_gets_no_threads_is_not_to_blame(monkeypatch):
 
 
 @needs_pocl_of_pypi
-@pytest.mark.parametrize("cache", ["cache", ""])
-def test_where_drivers_can_keep_nothing_they_get_a_folder(tmp_path, cache):
+@pytest.mark.parametrize(("cache", "of_pocl"), [("cache", ""), ("", ""), ("", "pocl")])
+def test_where_drivers_can_keep_nothing_they_get_a_folder(tmp_path, cache, of_pocl):
     """As in a container whose home is read-only, where PoCL lists no device."""
     (tmp_path / "home").touch()  # no folder can be made in it, not even by root
     (tmp_path / "temporary").mkdir()
@@ -306,7 +306,8 @@ def test_where_drivers_can_keep_nothing_they_get_a_folder(tmp_path, cache):
     home, temporary = str(tmp_path / "home"), str(tmp_path / "temporary")
     kept = cache and str(tmp_path / cache)
     environment = {"HOME": home, "XDG_CACHE_HOME": f"{home}/x", "TMPDIR": temporary}
-    environment |= {cache_folder.CACHE_VARIABLE: kept, "POCL_CACHE_DIR": ""}
+    given = of_pocl and str(tmp_path / of_pocl)
+    environment |= {cache_folder.CACHE_VARIABLE: kept, "POCL_CACHE_DIR": given}
     assert run(code + "os._exit(0)", **environment).strip() == "['']"
     assert run(code, **environment).strip() == "['']"
     assert not [*(tmp_path / "temporary").iterdir()]  # not even what the first one left

@@ -132,8 +132,11 @@ def _room_for_drivers() -> str:
 
     PoCL lists no device where it can write nothing, as in a container whose home is read-only.
     """
-    if os.environ.get("POCL_CACHE_DIR") or _is_writable(users_caches()):
+    if _is_writable(users_caches()):
         return ""
+    given = os.environ.get("POCL_CACHE_DIR")
+    if given:  # pyopencl's index goes there, too
+        return given
     kept = cache_folder("opencl/drivers")
     return _temporary_room() if kept is None else str(kept)
 
