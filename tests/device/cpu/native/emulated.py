@@ -87,6 +87,31 @@ define internal <16 x float> @emulated.inverse(<16 x float> %x, <16 x float> %ke
 """
 """Of the mantissa 14 bits, as the instruction guarantees."""
 
+
+def _chosen_words():
+    """Each lane by its index from the 64 words of two vectors."""
+    words, lanes = "<32 x i16>", range(32)
+    lines = [
+        f"define internal {words} @emulated.chosen.words({words} %a, {words} %at, {words} %b) {{",
+        "  %both = alloca [64 x i16], align 64",
+        f"  store {words} %a, ptr %both, align 64",
+        "  %second = getelementptr i16, ptr %both, i64 32",
+        f"  store {words} %b, ptr %second, align 64",
+        f"  %places = and {words} %at, splat (i16 63)",
+    ]
+    before = "poison"
+    for lane in lanes:
+        lines += [
+            f"  %place{lane} = extractelement {words} %places, i32 {lane}",
+            f"  %wide{lane} = zext i16 %place{lane} to i64",
+            f"  %from{lane} = getelementptr i16, ptr %both, i64 %wide{lane}",
+            f"  %word{lane} = load i16, ptr %from{lane}",
+            f"  %made{lane} = insertelement {words} {before}, i16 %word{lane}, i32 {lane}",
+        ]
+        before = f"%made{lane}"
+    return "\n".join([*lines, f"  ret {words} {before}", "}"])
+
+
 _HALVES = """
 declare <{m} x {to}> @llvm.x86.{of_avx2}({small})
 define internal <{n} x {to}> @emulated.{name}({large}) alwaysinline {
@@ -359,6 +384,7 @@ def text(level, part=""):
     made = made.replace("@llvm.x86.avx512.vpdpbusd.512", "@emulated.bytes.16")
     made = made.replace("@llvm.x86.avx512.vpdpbusd.256", "@emulated.bytes.8")
     made = made.replace("@llvm.x86.avx512.rcp14.ps.512", "@emulated.inverse")
+    made = made.replace("@llvm.x86.avx512.vpermi2var.hi.512", "@emulated.chosen.words")
     for name in _TWICE:
         made = made.replace(f"@llvm.x86.avx512.{name}", f"@emulated.{name}")
     left = re.findall(r"@llvm\.x86\.avx512[\w.]*", made)
@@ -366,7 +392,7 @@ def text(level, part=""):
     made = re.sub(r'"tune-cpu"="\w+"', "", made)
     added = [*map(_twice, _TWICE)] if level.lanes == 16 else []
     added += [_ROUND.replace("{n}", str(n)) for n in (8, 16)]
-    added += [_DOT_PAIRS, _ROUND_TWO, _INVERSE] if level.lanes == 16 else []
+    added += [_DOT_PAIRS, _ROUND_TWO, _INVERSE, _chosen_words()] if level.lanes == 16 else []
     added += [_dot_shorts(lanes) for lanes in (8, 16)]
     return "\n".join([made, *added, *map(_dot_bytes, (8, 16))])
 
