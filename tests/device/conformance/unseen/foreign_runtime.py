@@ -711,7 +711,7 @@ class UnpacksUponFirstRun(Broken):
     def compute(self, runner, arrays):
         packed = runner.compiled.memory.pop("packed", None)
         if packed:
-            time.sleep(0.005)  # as long as unpacking takes
+            time.sleep(0.05)  # as long as unpacking takes
             runner.compiled.evaluator.rt_inits_.update(packed)
         return runner.evaluate(arrays)
 
