@@ -202,10 +202,20 @@ define internal <32 x bfloat> @emulated.round.two(<16 x float> %high, <16 x floa
 _TILES = 8
 _TILE_ROWS = 16
 _ROW_BYTES = 64
-_CONFIG = (ctypes.c_uint8 * 64)()
-"""What tiles were last configured as, by any thread."""
-_CONFIG_NAME = "tiles:config"
-"""What images call it by."""
+_SLOTS = 1 << 16
+_CONFIGS = (ctypes.c_uint8 * (64 * _SLOTS))()
+"""What each thread last configured its tiles as, where its number says when it is mixed."""
+_THREAD = ctypes.cast(ctypes.CDLL(None).pthread_self, ctypes.c_void_p)
+"""Address of what tells a thread its number."""
+_OUTER = {"tiles:config": ctypes.addressof(_CONFIGS), "tiles:thread": ctypes.addressof(_THREAD)}
+"""What images call them by, and their addresses."""
+
+_OWN_CONFIG = f"""
+  %amx.number = load ptr, ptr @"tiles:thread"
+  %amx.thread = call i64 %amx.number()
+  %amx.mixed = mul i64 %amx.thread, -7046029254386353131
+  %amx.slot = lshr i64 %amx.mixed, {64 - _SLOTS.bit_length() + 1}
+  %amx.config = getelementptr [64 x i8], ptr @"tiles:config", i64 %amx.slot"""
 
 
 def _size(f, tile, of_rows):
@@ -333,9 +343,8 @@ def _without_tiles(made):
     """A module of AMX whose functions have their tiles in memory of their own."""
     made = re.sub(r"^declare .*@llvm\.x86\.(?:tile|ldtile|tdp).*\n", "", made, flags=re.MULTILINE)
     room = f"[{_TILES * _TILE_ROWS * _ROW_BYTES} x i8]"
-    config = f'ptr @"{_CONFIG_NAME}"'
-    shared = f"{config}, ptr %amx.tiles"
-    copy = f"call void @llvm.memcpy.p0.p0.i64({config}, ptr %config, i64 64, i1 false)"
+    shared = "ptr %amx.config, ptr %amx.tiles"
+    copy = "call void @llvm.memcpy.p0.p0.i64(ptr %amx.config, ptr %config, i64 64, i1 false)"
     made = made.replace("call void @llvm.x86.ldtilecfg(ptr %config)", copy)
     made = made.replace("call void @llvm.x86.tilerelease()", "")
     loads = r"tileloadd(?:t1)?64"
@@ -351,15 +360,16 @@ def _without_tiles(made):
         )
     functions = made.split("\ndefine ")
     for number, function in enumerate(functions):
-        if "%amx.tiles" in function:
-            start = f"\nentry:\n  %amx.tiles = alloca {room}, align 64"
+        if "%amx.config" in function:
+            start = f"\nentry:\n  %amx.tiles = alloca {room}, align 64{_OWN_CONFIG}"
             functions[number] = function.replace("\nentry:", start, 1)
     kernels = (
         *(_load_tile(), _store_tile(), _clear_tile()),
         _multiply_tiles("emulated.tdpbf16ps", "float", "fadd", _pair_of_bfloat16),
         _multiply_tiles("emulated.tdpbusd", "i32", "add", _four_bytes),
     )
-    declared = f'@"{_CONFIG_NAME}" = external global [{ctypes.sizeof(_CONFIG)} x i8]\n'
+    declared = f'@"tiles:config" = external global [{ctypes.sizeof(_CONFIGS)} x i8]\n'
+    declared += '@"tiles:thread" = external global ptr\n'
     declared += "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1 immarg)\n"
     declared += "declare float @llvm.fma.f32(float, float, float)\n"
     own = [f.text().replace("define void", "define internal void") for f in kernels]
@@ -411,7 +421,7 @@ def addresses(level, part=""):
         disk_cache.write(name, key, image.pack())
     else:
         image = Image.unpack(found)
-    return load(image, {_CONFIG_NAME: ctypes.addressof(_CONFIG)}.__getitem__)
+    return load(image, _OUTER.__getitem__)
 
 
 def install(patch, *levels):
