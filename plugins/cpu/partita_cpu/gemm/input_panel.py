@@ -126,16 +126,14 @@ def copy_rows_padded(
     to, r = panel, 0
     while r < rows:
         row = top + r
-        r += 1
         if row < 0 or row >= height:
             copy_run(copy, x, 0, to, plane, pitch * cell)
             to += pitch * cell * unit
+            r += 1
             continue
-        pixels = width
-        if pitch == width:  # lines lie behind one another here as there
-            lines = min(rows - r + 1, height - row)
-            r += lines - 1
-            pixels *= lines
+        # Without padding between them, lines lie behind one another here as there.
+        lines = min(rows - r, height - row) if pitch == width else 1
+        pixels = lines * width
         copy_run(copy, x, 0, to, plane, left * cell)
         to += left * cell * unit
         source = x + wide * ((image * height + row) * width * pixel + p[X_FIRST] + group * taken)
@@ -156,6 +154,7 @@ def copy_rows_padded(
         to += pixels * cell * unit
         copy_run(copy, x, 0, to, plane, (pitch - left - width) * cell)
         to += (pitch - left - width) * cell * unit
+        r += lines
     copy_run(copy, x, 0, to, plane, p[TRAIL] * cell)
     return largest
 

@@ -66,6 +66,8 @@ class LeftMatrix:
         self.storage = storage
         self.x_pitch = storage.x_pitch or images.channels
         self.images, self.arithmetic, self.machine = images, arithmetic, machine
+        # The axis along which pixels lie behind one another.
+        self._along = 0 if images.is_column else 1
         self.in_bfloat16 = arithmetic.in_bfloat16
         self.on_amx = on_tiles(machine.level, arithmetic)
         self.rows = tile_rows(machine.level, arithmetic) if self.on_amx else machine.tile_rows
@@ -85,7 +87,7 @@ class LeftMatrix:
         """Whether all taps of one row of the kernel are one run."""
         halo = self.source is Source.HALO
         whole = self.cell == self.group_channels and not self.images.merged_group_channels
-        return halo and self._gap == 1 and whole and not self.in_place
+        return halo and self.images.dilation[self._along] == 1 and whole and not self.in_place
 
     def padded(self, n: int) -> int:
         """So many elements, with the zeros that the arithmetic needs behind them."""
@@ -121,7 +123,7 @@ class LeftMatrix:
         Args:
             padded: Elements of a run, with the zeros that the arithmetic needs.
         """
-        stride = self.images.stride[0 if self.images.is_column else 1]
+        stride = self.images.stride[self._along]
         if self.source is Source.DIRECT:
             return stride * self.x_pitch * (2 if self.storage.half_in else 4)
         halo = self.source is Source.HALO
@@ -138,8 +140,8 @@ class LeftMatrix:
             apart = 4 * i.channels
             return i.channels + (LINE_BYTES // 4 if apart % self.set_bytes == 0 else 0)
         even = i.channels % 4 == 0 or i.channels == PICTURE
-        taps = i.kernel[0 if i.is_column else 1]
-        if i.groups == 1 and self._gap == 1 and taps > 1 and even:
+        taps = i.kernel[self._along]
+        if i.groups == 1 and i.dilation[self._along] == 1 and taps > 1 and even:
             run = taps * i.channels
             # Pictures: laying out every pixel by itself takes longer than multiplying zeros.
             if i.channels < STEP and (self.padded(run) * 4 <= run * 5 or i.channels <= 4):
@@ -241,10 +243,5 @@ class LeftMatrix:
 
     @property
     def _line(self) -> Any:
-        """Pixels of the result that lie behind one another as their windows do."""
-        return self.images.out_height if self.images.is_column else self.images.out_width
-
-    @property
-    def _gap(self) -> int:
-        """From one tap to the next along a line."""
-        return self.images.dilation[0 if self.images.is_column else 1]
+        """Pixels of a line of the result."""
+        return (self.images.out_height, self.images.out_width)[self._along]
