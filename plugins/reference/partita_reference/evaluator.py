@@ -150,6 +150,35 @@ def _name_left_out_outputs(graph: onnx.GraphProto) -> None:
                 node.output[place] = f"{graph.name}/left out/{number}.{place}"
 
 
+def _without_weights(model: Model) -> onnx.ModelProto:
+    """The model as a protobuf in which nothing tells what its initializers hold.
+
+    Those of bodies are there.
+    """
+    copy = model.ir.clone()
+    copy.graph.initializers.clear()
+    return ir.to_proto(copy)
+
+
+def _weights(model: Model) -> dict[str, np.ndarray[Any, Any]]:
+    """The initializers as the evaluator has them: views that nobody can write by.
+
+    Only those that do not lie in memory row by row are copied.
+    """
+    arrays: dict[str, np.ndarray[Any, Any]] = {}
+    for name, value in model.ir.graph.initializers.items():
+        weight = value.const_value
+        if weight is None:
+            continue
+        if weight.dtype == ir.DataType.STRING:  # onnx_ir has them as bytes
+            arrays[name] = onnx.numpy_helper.to_array(ir.to_proto(weight))
+        else:
+            # BLAS adds terms in another order where a matrix lies turned.
+            arrays[name] = np.asarray(weight.numpy(), order="C").view()
+            arrays[name].flags.writeable = False
+    return arrays
+
+
 class ReferenceModel(DeviceModel):
     """A model held by the reference evaluator.
 
@@ -166,13 +195,14 @@ class ReferenceModel(DeviceModel):
         self.sizes_vary = _sizes_vary(model)
         try:
             opset = model.ir.opset_imports.get("", 1)
-            proto = model.to_onnx()
+            proto = _without_weights(model)
             for graph in graphs(proto.graph):
                 _name_left_out_outputs(graph)
                 tell_declared_shapes(graph)
             new_ops = {(new.op_domain, new.__name__): new for new in corrected_for(opset)}
             new_ops |= python_operators(node for top in model.ir.graph for node in _nodes(top))
             self.evaluator = ReferenceEvaluator(proto, new_ops=list(new_ops.values()))
+            self.evaluator.rt_inits_.update(_weights(model))
         except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
             raise CompileError(
                 f"The reference evaluator refuses '{model.name}': {error}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tracemalloc
 
 import numpy as np
 import onnxruntime
@@ -162,6 +163,33 @@ def test_counters(core):
     request.infer(X)
     assert sum(info.real_time_us for info in request.profiling_info) > 0
     assert isinstance(request.runner.profiling_info(), tuple)  # which no caller can clear
+
+
+def test_weights_in_a_file_are_not_copied(core, tmp_path):
+    big = np.ones((1024, 1024), np.float32)
+    (tmp_path / "m.onnx").write_bytes(
+        model_of(
+            [node("MatMul", ["x", "w"], "y")], [value("x", (1, 1024))], ["y"], [weight("w", big)]
+        ).SerializeToString()
+    )
+    core.compile_model(affine(), "REFERENCE")  # imports what it needs
+    tracemalloc.start()
+    try:
+        compiled = core.compile_model(tmp_path / "m.onnx", "REFERENCE")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < big.nbytes / 2
+    np.testing.assert_array_equal(compiled(big[:1])["y"], big[:1] * 1024)
+
+
+def test_strings_among_weights(core):
+    words = helper.make_tensor("w", TensorProto.STRING, [2], ["ä", "b"])
+    model = model_of(
+        [node("Equal", ["x", "w"], "y")], [value("x", (2,), TensorProto.STRING)], ["y"], [words]
+    )
+    given = np.array(["ä", "c"], object)
+    assert core.compile_model(model, "REFERENCE")(given)["y"].tolist() == [True, False]
 
 
 def test_export_and_import(core):
