@@ -48,7 +48,7 @@ def chain_on(device, config=None):
         ("runner", "host", "no queue left"),
         ("upload", "a", "the bus is dead"),
         ("download", "a", "the bus is dead"),
-        ("no tensor", "host", "It returned ndarray for 'a'"),
+        ("no tensor", "host", "Device 'A' returned ndarray for 'a'"),
         ("vanish", "host", "fell off the bus"),
     ],
 )

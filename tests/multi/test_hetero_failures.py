@@ -242,7 +242,7 @@ def test_wrong_answers_count_as_failures(fault, message):
         ("run", raising(KeyError("k")), "KeyError: 'k'"),
         ("run", raising(SystemExit("no licence")), "SystemExit: no licence"),
         ("create_runner", raising(SystemExit(2)), "SystemExit: 2"),
-        ("run", lambda *_: None, "It returned NoneType; a list of 1 tensors is due."),
+        ("run", lambda *_: None, "returned NoneType; a list of 1 tensors is due."),
         (
             "create_runner",
             lambda _: None,
@@ -267,6 +267,62 @@ def test_what_breaks_the_contract_is_told_in_words(place, answer, detail):
     compiled = run(core, CHAIN, "HETERO:A,B")
     assert set(devices_of(compiled).values()) == {"B"}
     assert compiled.explain()["a"].refused["A"].detail.endswith(detail)
+
+
+@pytest.mark.parametrize("executor", ["LINEAR", "DATAFLOW", "PARALLEL"])
+def test_a_device_that_returns_memory_of_its_input_loses_its_part(executor):
+    class ReturnsInput(FakeRunner):
+        def run(self, inputs, outputs=None):
+            return [HostTensor(inputs[0].numpy())]
+
+    class Compiled(FakeCompiled):
+        def create_runner(self):
+            return ReturnsInput(self)
+
+    class Broken(FakeDevice):
+        def compile_model(self, model, properties):
+            return Compiled(model, properties, self.device_name, self)
+
+    proto = model_of(
+        [
+            node("Sigmoid", ["x"], "a"),
+            node("Identity", ["a"], "b"),
+            node("Sigmoid", ["b"], "c"),
+            node("Sigmoid", ["c"], "d"),
+            node("Add", ["d", "b"], "e"),
+        ],
+        ["e"],
+    )
+    core = core_with(Broken("A", refuses=["Sigmoid", "Add"]), FakeDevice("B", refuses=["Identity"]))
+    compiled = core.compile_model(proto, "HETERO:A,B,REFERENCE", {"HETERO_EXECUTOR": executor})
+    for _ in range(4):
+        np.testing.assert_allclose(compiled({"x": X})[0], evaluate(proto, {"x": X})[0], rtol=1e-6)
+    assert "A" not in devices_of(compiled).values()
+    told = compiled.explain()["b"].refused["A"].detail
+    assert told == "Device 'A' returned memory of its input 0 as 'b'; memory of its own is due."
+
+
+@pytest.mark.parametrize(
+    ("member", "answer", "detail"),
+    [
+        ("in_place_outputs", lambda _: {17: 23}, "would write output 17 over input 23"),
+        ("in_place_outputs", lambda _: {0: "x"}, "would write output 0 over input x"),
+        ("in_place_outputs", lambda _: 3, "failed to answer in_place_outputs: TypeError"),
+        ("optimal_number_of_infer_requests", "many", "requests with 'many'; a whole number"),
+    ],
+)
+def test_a_device_that_answers_nonsense_about_its_part_loses_it(member, answer, detail):
+    class Compiled(FakeCompiled):
+        pass
+
+    class Broken(FakeDevice):
+        def compile_model(self, model, properties):
+            return Compiled(model, properties, self.device_name, self)
+
+    setattr(Compiled, member, answer)
+    compiled = run(core_with(Broken("A", refuses=["Exp"]), FakeDevice("B")), CHAIN, "HETERO:A,B")
+    assert set(devices_of(compiled).values()) == {"B"}
+    assert detail in compiled.explain()["a"].refused["A"].detail
 
 
 def test_a_constant_that_crossed_and_then_follows_changes_its_reader():

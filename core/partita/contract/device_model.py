@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import copy
 from collections.abc import Mapping, Sequence
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,6 +32,11 @@ if TYPE_CHECKING:
     from partita.tensors.tensor import Tensor
 
 Array = np.ndarray[Any, Any]
+
+Dims = tuple[int | str | None, ...]
+
+MOST_REQUESTS = 1 << 16
+"""A device that wants more requests at the same time is mistaken."""
 
 
 class DeviceModel(abc.ABC):
@@ -296,3 +302,51 @@ def exported_state(model: DeviceModel) -> Mapping[str, Array]:
             found = type(array).__name__
             raise PluginError(f"{what}: {name!r} is {found}; an array of numbers is due.")
     return state
+
+
+def offered_in_place(model: DeviceModel) -> dict[int, int]:
+    """What a compiled model's ``in_place_outputs`` gives: output index to input index.
+
+    Raises:
+        PluginError: It failed, or names ports that are not there, or not alike.
+    """
+    with raised_as(PluginError, f"Device '{model.device}' failed to answer in_place_outputs"):
+        pairs = dict(model.in_place_outputs())
+    for made, given in pairs.items():
+        if made not in range(len(model.outputs)) or given not in range(len(model.inputs)):
+            said = "which are no indices of its ports"
+        else:
+            source, target = model.inputs[given], model.outputs[made]
+            if source.dtype == target.dtype and _may_be_alike(source.shape, target.shape):
+                continue
+            said = f"which are {target.describe()} and {source.describe()}"
+        raise PluginError(
+            f"Device '{model.device}' would write output {made} over input {given} of model "
+            f"'{model.model.name}', {said}. Tell the author of its plugin."
+        )
+    return pairs
+
+
+def _may_be_alike(one: Dims | None, other: Dims | None) -> bool:
+    """Whether no dimension tells two shapes apart."""
+    if one is None or other is None:
+        return True
+    pairs = zip(one, other, strict=False)
+    return len(one) == len(other) and all(
+        a == b or not (isinstance(a, int) and isinstance(b, int)) for a, b in pairs
+    )
+
+
+def requests_at_once(model: DeviceModel) -> int:
+    """What a compiled model's ``optimal_number_of_infer_requests`` gives.
+
+    Raises:
+        PluginError: It failed, or gave something else than a number of requests.
+    """
+    member = "optimal_number_of_infer_requests"
+    with raised_as(PluginError, f"Device '{model.device}' failed to answer {member}"):
+        found = model.optimal_number_of_infer_requests
+        if isinstance(found, Integral) and 1 <= found <= MOST_REQUESTS:
+            return int(found)
+    due = f"a whole number from 1 to {MOST_REQUESTS} is due"
+    raise wrong_answer(model.device, member, found, due)

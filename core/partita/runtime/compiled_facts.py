@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from numbers import Integral
 from typing import Any, BinaryIO
 
-from partita.contract.device_model import DeviceModel, exported_state
+from partita.contract.device_model import DeviceModel, exported_state, requests_at_once
 from partita.contract.explanation import Explanation
 from partita.contract.identity import stamp
 from partita.errors import BlobError, PluginError, PropertyError, raised_as, wrong_answer
@@ -17,7 +16,6 @@ from partita.storage import exported_model
 from partita.system.own_process import ProcessBound
 
 _LOADED = "LOADED_FROM_CACHE"
-_MOST_REQUESTS = 1 << 16
 
 
 class CompiledFacts(ProcessBound):
@@ -53,12 +51,7 @@ class CompiledFacts(ProcessBound):
     @property
     def optimal_number_of_infer_requests(self) -> int:
         """How many requests keep the device busy."""
-        with self._blamed("optimal_number_of_infer_requests"):
-            found = self.device_model.optimal_number_of_infer_requests
-            if isinstance(found, Integral) and 1 <= found <= _MOST_REQUESTS:
-                return int(found)
-        due = f"a whole number from 1 to {_MOST_REQUESTS} is due"
-        raise wrong_answer(self.device, "optimal_number_of_infer_requests", found, due)
+        return requests_at_once(self.device_model)
 
     def explain(self) -> Explanation:
         """Where every operation runs, and why."""
@@ -111,6 +104,10 @@ class CompiledFacts(ProcessBound):
         check_name(name)
         if name == _LOADED:
             return self.loaded_from_cache
+        if name == "EXECUTION_DEVICES":
+            return self.execution_devices
+        if name == "OPTIMAL_NUMBER_OF_INFER_REQUESTS":
+            return self.optimal_number_of_infer_requests
         with self._blamed("get_property"):
             found = self.device_model.get_property(name)
         if name != "SUPPORTED_PROPERTIES":

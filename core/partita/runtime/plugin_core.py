@@ -220,7 +220,7 @@ def compile_with(plugin: DevicePlugin, model: str, make: Callable[[], DeviceMode
 
     Raises:
         CompileError: It failed.
-        PluginError: It answered with something else than a ``DeviceModel``.
+        PluginError: It answered with something else than a ``DeviceModel`` with the model's ports.
     """
     from partita.contract.device_model import DeviceModel
 
@@ -238,9 +238,29 @@ def compile_with(plugin: DevicePlugin, model: str, make: Callable[[], DeviceMode
             "super().__init__(model, properties, device)"
         )
         raise wrong_answer(plugin.device_name, "compile_model", made, due)
+    _require_ports(plugin, made)
     elapsed = (time.perf_counter() - start) * 1e3
     _log.info("compiled for %s in %.0f ms: %s", made.device, elapsed, made.model.name)
     return made
+
+
+def _require_ports(plugin: DevicePlugin, made: DeviceModel) -> None:
+    """Checks that a device model has the ports of its model, in their order.
+
+    Raises:
+        PluginError: It has others: results would be taken for those of other ports.
+    """
+    for kind, ports, due in (
+        ("inputs", made.inputs, made.model.inputs),
+        ("outputs", made.outputs, made.model.outputs),
+    ):
+        names, expected = [port.name for port in ports], [port.name for port in due]
+        if names != expected:
+            raise PluginError(
+                f"Device '{plugin.device_name}' compiled model '{made.model.name}' to one whose "
+                f"{kind} are {names}; those of the model, {expected}, are due in their order. "
+                "Tell its author."
+            )
 
 
 def _is_complete(made: DeviceModel) -> bool:

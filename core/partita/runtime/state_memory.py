@@ -6,15 +6,13 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from partita.contract.device_model import DeviceModel
+from partita.contract.device_model import DeviceModel, offered_in_place
 from partita.errors import DeviceMemoryError, InferError, InputError, PartitaError, PluginError
 from partita.model.port import Port
 from partita.tensors.tensor import HOST, HostTensor, Tensor
 
 if TYPE_CHECKING:
     from partita.runtime.compiled_facts import CompiledFacts
-
-Dims = tuple[int | str | None, ...]
 
 
 class StateMemory:
@@ -54,7 +52,7 @@ class StateMemory:
         Raises:
             PluginError: It names ports that are not there, or not alike.
         """
-        return _offered(self._model)
+        return offered_in_place(self._model)
 
     def put(self, index: int, source: Tensor) -> bool:
         """Gives a variable the elements of a tensor, which fits its port.
@@ -202,31 +200,3 @@ def sizes_of(ports: Sequence[Port], shapes: Mapping[int, tuple[int, ...]]) -> di
         for dim, size in zip(ports[index].shape or (), shape, strict=False)
         if isinstance(dim, str)
     }
-
-
-def _offered(model: DeviceModel) -> dict[int, int]:
-    """What a device says that it updates in place, looked at."""
-    pairs = dict(model.in_place_outputs())
-    for made, given in pairs.items():
-        if not (0 <= made < len(model.outputs) and 0 <= given < len(model.inputs)):
-            said = "which are no indices of its ports"
-        else:
-            source, target = model.inputs[given], model.outputs[made]
-            if source.dtype == target.dtype and _may_be_alike(source.shape, target.shape):
-                continue
-            said = f"which are {target.describe()} and {source.describe()}"
-        raise PluginError(
-            f"Device '{model.device}' would write output {made} over input {given} of model "
-            f"'{model.model.name}', {said}. Tell the author of its plugin."
-        )
-    return pairs
-
-
-def _may_be_alike(one: Dims | None, other: Dims | None) -> bool:
-    """Whether no dimension tells two shapes apart."""
-    if one is None or other is None:
-        return True
-    pairs = zip(one, other, strict=False)
-    return len(one) == len(other) and all(
-        a == b or not (isinstance(a, int) and isinstance(b, int)) for a, b in pairs
-    )

@@ -9,7 +9,7 @@ import sys
 
 import numpy as np
 import pytest
-from models import affine, neg
+from models import affine, model_of, neg, node, value
 from toy_device import ToyCompiled, ToyDevice, ToyRunner, ToyTensor, core_with
 
 import partita as ov
@@ -373,6 +373,79 @@ def test_a_model_with_a_part_of_a_wrong_type(member):
 
     with pytest.raises(PluginError, match=r"with ToyCompiled; one is due that is complete"):
         core_with(Odd()).compile_model(neg(), "TOY")
+
+
+@pytest.mark.parametrize("kind", ["inputs", "outputs"])
+def test_a_model_whose_ports_are_in_another_order(kind):
+    class Turned(ToyDevice):
+        def compile_model(self, model, properties):
+            compiled = super().compile_model(model, properties)
+            setattr(compiled, kind, tuple(reversed(getattr(compiled, kind))))
+            return compiled
+
+    two = model_of([node("Neg", ["x"], "y"), node("Abs", ["u"], "v")], ["x", "u"], ["y", "v"])
+    with pytest.raises(PluginError, match=rf"'TOY' .* whose {kind} are .* due in their order"):
+        core_with(Turned()).compile_model(two, "TOY")
+
+
+def test_facts_that_are_asked_for_as_properties_are_looked_at_too(monkeypatch):
+    compiled = core_with(ToyDevice()).compile_model(neg(), "TOY")
+    for member in ("execution_devices", "optimal_number_of_infer_requests"):
+        monkeypatch.setattr(ToyCompiled, member, "none")
+        with pytest.raises(PluginError, match=f"'TOY' answered {member} with 'none'"):
+            compiled.get_property(member.upper())
+
+
+def test_results_that_cannot_be_copied_to_the_host(monkeypatch):
+    core = core_with(ToyDevice())
+    x = np.ones((2, 3), np.float32)
+    monkeypatch.setattr(ToyRunner, "run", lambda *_: [ToyTensor(x)])
+    monkeypatch.setattr(ToyTensor, "numpy", raising(OSError("bus")))
+    with pytest.raises(InferError, match=r"'TOY' failed to copy 'y' to the host: OSError: bus"):
+        core.compile_model(neg(), "TOY")({"x": x})
+    monkeypatch.setattr(ToyTensor, "numpy", lambda _: x[0])
+    with pytest.raises(PluginError, match=r"'y' .* as float32\[3\]; it is float32\[2, 3\]"):
+        core.compile_model(neg(), "TOY")({"x": x})
+
+
+class _ReturnsInputs(ToyRunner):
+    """Returns the array that it was given, and has calls bound that write to what it returned."""
+
+    def run(self, inputs, outputs=None):
+        return [ov.HostTensor(inputs[0].numpy())]
+
+    def bind(self, inputs, outputs, scratch=None):
+        class Call(ov.BoundCall):
+            def __call__(self):
+                outputs[0].numpy()[...] = inputs[0].numpy()
+
+        return Call()
+
+
+@pytest.mark.parametrize("elements", [6, 60_000])
+def test_no_call_is_bound_to_write_to_an_input_that_a_device_returned(elements, monkeypatch):
+    monkeypatch.setattr(ToyCompiled, "create_runner", lambda model: _ReturnsInputs(model.plugin))
+    shape = (2, elements // 2)
+    identity = model_of([node("Identity", ["x"], "y")], [value("x", shape)], ["y"])
+    request = core_with(ToyDevice()).compile_model(identity, "TOY").create_infer_request()
+    given = [np.full(shape, number, np.float32) for number in range(6)]
+    for array in given:
+        np.testing.assert_array_equal(request.infer({"x": array}, share_inputs=True)[0], array)
+    assert [array.flat[0] for array in given] == [*range(6)]
+
+
+def test_no_call_is_bound_to_write_to_an_array_that_is_only_read(monkeypatch):
+    class Frozen(_ReturnsInputs):
+        def run(self, inputs, outputs=None):
+            result = np.array(inputs[0].numpy())
+            result.setflags(write=False)
+            return [ov.HostTensor(result)]
+
+    monkeypatch.setattr(ToyCompiled, "create_runner", lambda model: Frozen(model.plugin))
+    request = core_with(ToyDevice()).compile_model(neg(), "TOY").create_infer_request()
+    for number in range(6):
+        x = np.full((2, 3), number, np.float32)
+        np.testing.assert_array_equal(request.infer({"x": x})[0], x)
 
 
 def test_an_export_that_is_no_bytes(monkeypatch):

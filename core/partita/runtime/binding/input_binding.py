@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from partita.errors import InferError, raised_as
+from partita.runtime.binding.input_conversion import Array
 from partita.runtime.binding.input_copies import host_array
 from partita.runtime.binding.input_names import Inputs
 from partita.runtime.binding.input_setters import (
@@ -227,6 +228,8 @@ class RequestInputs:
         given = [tensors[index] for index in self._given]
         if not all(isinstance(x, HostTensor) for x in given):
             return
+        if not _may_be_written([x.numpy() for x in written], [x.numpy() for x in given]):
+            return
         owners = [owner_of(result.numpy()) for result in written]
         self._written = {id(owner): owner for owner in owners}
         bound, setters = self._to_bind(tensors, feedback.read)
@@ -379,3 +382,15 @@ class RequestInputs:
             self._switch_shapes()
         for index, tensor in changes.state.items():
             self._memory.put(index, tensor)
+
+
+def _may_be_written(written: Sequence[Array], given: Sequence[Array]) -> bool:
+    """Whether calls may write to the memory of results that a device has returned.
+
+    Not where a plugin returned an array that must not be written, or that of an input: that is the
+    application's.
+    """
+    return all(
+        array.flags.writeable and not any(np.may_share_memory(array, other) for other in given)
+        for array in written
+    )

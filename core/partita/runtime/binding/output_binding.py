@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from partita.contract.device_model import DeviceModel
-from partita.errors import DeviceMemoryError, InferError, InputError, PluginError
+from partita.errors import (
+    PLUGIN_FAILURES,
+    DeviceMemoryError,
+    InferError,
+    InputError,
+    PartitaError,
+    PluginError,
+    in_words,
+)
 from partita.model.expected_shapes import ExpectedShapes
 from partita.model.model import Port
 from partita.runtime.binding.input_conversion import Array, check, is_plain
@@ -179,13 +187,15 @@ class RequestOutputs:
 
         Raises:
             DeviceMemoryError: The host has no room for copies.
+            InferError: The device failed to copy one to the host.
+            PluginError: It copied something else.
         """
         results = self.results
         arrays: list[Array | Tensor] = list(results)
         try:
             for index in self._own:
                 tensor = results[index]
-                array = tensor.numpy()
+                array = self._elements(index, tensor)
                 arrays[index] = array.copy() if copy and tensor.memory == HOST else array
         except MemoryError as error:
             raise DeviceMemoryError(
@@ -193,6 +203,27 @@ class RequestOutputs:
                 f"({error}); ask for them with share_outputs, or for smaller ones."
             ) from error
         return InferResult(self._ports, arrays)
+
+    def _elements(self, index: int, tensor: Tensor) -> Array:
+        """A result as an array; a copy, if it is in memory of the device."""
+        if type(tensor) is HostTensor:
+            return tensor.numpy()
+        device, name = self._compiled.device, self._ports[index].name
+        try:
+            array = tensor.numpy()
+        except (MemoryError, PartitaError):
+            raise
+        except PLUGIN_FAILURES as error:
+            raise InferError(
+                f"Device '{device}' failed to copy '{name}' to the host: {in_words(error)}"
+            ) from error
+        if array.shape == tensor.shape and array.dtype == tensor.dtype:
+            return array
+        found, due = (f"{one.dtype}[{', '.join(map(str, one.shape))}]" for one in (array, tensor))
+        raise PluginError(
+            f"Device '{device}' copied '{name}' to the host as {found}; it is {due}. Tell the "
+            "author of its plugin."
+        )
 
     def keepable(self, tensor: Tensor, leave: Callable[[], bool]) -> Tensor:
         """An input that may be kept: a copy where the runner cannot read it or would overwrite it.

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from partita.contract.device_model import DeviceModel
+from partita.contract.device_model import DeviceModel, offered_in_place, requests_at_once
 from partita.errors import PLUGIN_FAILURES, PartitaError, in_words
 from partita.model.model import Model
 from partita.system.processors import usable_processors
@@ -106,5 +106,9 @@ class SubmodelCompiler:
             config["PERF_COUNT"] = True
         state = self.states.get(device)
         if state:
-            return core.restore_model(model, device, config, state)
-        return core.compile_model(model, device, config)
+            compiled = core.restore_model(model, device, config, state)
+        else:
+            compiled = core.compile_model(model, device, config)
+        offered_in_place(compiled)  # where an answer is wrong, another device can take over here
+        requests_at_once(compiled)
+        return compiled

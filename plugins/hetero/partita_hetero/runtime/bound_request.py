@@ -172,7 +172,7 @@ class BoundRequest:
             if self._note_pace is not None:
                 self._note_pace(RUN, clock.seconds() - start)
             if not self._checks.are_plain(whole.number, results):
-                self._checks.check(whole.number, results, ())
+                self._checks.check(whole.number, results, (), ())
                 # A download that fails moves the model to another device; later it could not.
                 given = {id(tensor) for tensor in outputs or ()}
                 results = [

@@ -10,7 +10,7 @@ import numpy as np
 from partita.errors import InferError
 from partita.model.expected_shapes import ExpectedShapes
 from partita.runtime.result_check import ResultCheck
-from partita.tensors.tensor import Tensor
+from partita.tensors.tensor import HOST, Tensor
 from partita_hetero.compile.executable import Assembly
 
 
@@ -30,6 +30,7 @@ class OutputChecks:
             submodel.number: device_model.outputs
             for submodel, device_model in zip(assembly.submodels, assembly.compiled, strict=True)
         }
+        self._devices = {one.number: one.device for one in assembly.submodels}
         self._checks = {
             number: ResultCheck(ports, expected_shapes) for number, ports in self._ports.items()
         }
@@ -53,7 +54,11 @@ class OutputChecks:
         return self._checks[number].is_plain(results)
 
     def check(
-        self, number: int, results: Sequence[Tensor], planned: Sequence[Tensor | None]
+        self,
+        number: int,
+        results: Sequence[Tensor],
+        planned: Sequence[Tensor | None],
+        inputs: Sequence[Tensor | None],
     ) -> None:
         """Looks at what a submodel's device returned.
 
@@ -61,6 +66,7 @@ class OutputChecks:
             number: The submodel's number.
             results: What its device returned.
             planned: The tensors that it was handed for them, which fit.
+            inputs: The tensors that it read.
 
         Raises:
             InferError: It is not what the submodel's ports promise.
@@ -69,10 +75,40 @@ class OutputChecks:
             len(results) != len(planned) or any(map(operator.is_not, results, planned))
         ):
             fault = self._checks[number].fault(results, self._shapes, self._sizes)
-            if fault:
-                raise InferError(f"It {fault}.")
+            if fault := fault or self._shared(number, results, planned, inputs):
+                raise InferError(f"Device '{self._devices[number]}' {fault}.")
         if not self._reject_nan:
             return
         for port, tensor in zip(self._ports[number], results, strict=True):
             if tensor.dtype.kind == "f" and np.isnan(tensor.numpy()).any():
-                raise InferError(f"It returned NaN in '{port.name}', and REJECT_NAN is set.")
+                raise InferError(
+                    f"Device '{self._devices[number]}' returned NaN in '{port.name}', and "
+                    "REJECT_NAN is set."
+                )
+
+    def _shared(
+        self,
+        number: int,
+        results: Sequence[Tensor],
+        planned: Sequence[Tensor | None],
+        inputs: Sequence[Tensor | None],
+    ) -> str:
+        """What is wrong with a result that lies in memory of an input, which others write to.
+
+        State that is updated in place is planned so.
+        """
+        if not inputs:
+            return ""
+        for port, result, place in zip(self._ports[number], results, planned, strict=True):
+            if result is place or result.memory != HOST or any(place is x for x in inputs):
+                continue
+            array = result.numpy()
+            for index, tensor in enumerate(inputs):
+                if tensor is None or tensor.memory != HOST:
+                    continue
+                if np.may_share_memory(array, tensor.numpy()):
+                    return (
+                        f"returned memory of its input {index} as '{port.name}'; memory of its "
+                        "own is due"
+                    )
+        return ""

@@ -150,7 +150,7 @@ class StepRunner:
                 results = self._watchdog.run(submodel.device, run, inputs, outputs)
             else:
                 results = run(inputs, outputs)  # type: ignore[arg-type]  # all were written
-            self._checks.check(step.submodel, results, outputs)
+            self._checks.check(step.submodel, results, outputs, inputs)
         except InferCancelledError:
             raise
         except PLUGIN_FAILURES as error:
