@@ -66,43 +66,56 @@ def torch_calls(
     model: onnx.ModelProto, feeds: Feeds, precision: str, inductor: bool
 ) -> dict[str, Call]:
     """PyTorch's ways to run the model; a call ends when the card is done."""
+    graph = TorchGraph(model, "cuda", precision)
+    inputs = [graph.place(feeds[name]) for name in graph.inputs]
+    calls = cuda_calls(graph, inputs)
+    if inductor:
+        calls["compile"] = warmed(_through_inductor(graph, inputs), inputs)
+    return calls
+
+
+def cuda_calls(function: Callable[..., Any], inputs: Sequence[Any]) -> dict[str, Call]:
+    """A function of PyTorch run eagerly and, where it can be captured, replayed as a CUDA graph."""
     import torch
 
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.benchmark = True
-    graph = TorchGraph(model, "cuda", precision)
-    inputs = [graph.place(feeds[name]) for name in graph.inputs]
-    stream = torch.cuda.Stream()
-
-    def warm(function: Callable[..., Any]) -> None:
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(3):
-                function(*inputs)
-        torch.cuda.current_stream().wait_stream(stream)
-
-    def ended(function: Callable[..., Any], *given: Any) -> Call:
-        def call() -> None:
-            with torch.inference_mode():
-                function(*given)
-            torch.cuda.synchronize()
-
-        return call
-
-    with torch.inference_mode():
-        warm(graph)
-        calls = {"eager": ended(graph, *inputs)}
-        replay = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(replay):
-            kept = graph(*inputs)
-        calls["graph"] = ended(replay.replay)
-        calls["graph"].kept = kept  # type: ignore[attr-defined]  # outputs live as the graph does
-        if inductor:
-            compiled = _through_inductor(graph, inputs)
-            warm(compiled)
-            calls["compile"] = ended(compiled, *inputs)
+    calls = {"eager": warmed(function, inputs)}
+    replay = torch.cuda.CUDAGraph()
+    try:
+        with torch.inference_mode(), torch.cuda.graph(replay):
+            kept = function(*inputs)
+    except RuntimeError:
+        return calls
+    calls["graph"] = _ended(replay.replay)
+    calls["graph"].kept = kept  # type: ignore[attr-defined]  # outputs live as the graph does
     return calls
+
+
+def warmed(function: Callable[..., Any], inputs: Sequence[Any]) -> Call:
+    """A call of the function, which has run a few times on a stream of its own."""
+    import torch
+
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream), torch.inference_mode():
+        for _ in range(3):
+            function(*inputs)
+    torch.cuda.current_stream().wait_stream(stream)
+    return _ended(function, *inputs)
+
+
+def _ended(function: Callable[..., Any], *given: Any) -> Call:
+    """A call that ends when the card is done."""
+    import torch
+
+    def call() -> None:
+        with torch.inference_mode():
+            function(*given)
+        torch.cuda.synchronize()
+
+    return call
 
 
 def _through_inductor(graph: TorchGraph, inputs: Sequence[Any]) -> Any:
@@ -112,7 +125,9 @@ def _through_inductor(graph: TorchGraph, inputs: Sequence[Any]) -> Any:
     from torch.fx.experimental.proxy_tensor import make_fx
 
     config.freezing = True
-    return torch.compile(make_fx(graph)(*inputs), mode="reduce-overhead", fullgraph=True)
+    with torch.inference_mode():
+        traced = make_fx(graph)(*inputs)
+    return torch.compile(traced, mode="reduce-overhead", fullgraph=True)
 
 
 def host_call(model: onnx.ModelProto, feeds: Feeds) -> tuple[Call, Array]:

@@ -224,11 +224,7 @@ def networks() -> Iterator[tuple[str, Network]]:
 
 def export(network: Network, path: Path) -> None:
     """Writes the file, weights inside."""
-    torch.manual_seed(0)
-    module, inputs = network.make()
-    if network.calibrated:
-        calibrate(module, inputs)
-    module.eval()
+    module, inputs = prepared(network)
     arguments = tuple(inputs.values())
     with torch.no_grad():
         if network.traced:
@@ -239,6 +235,15 @@ def export(network: Network, path: Path) -> None:
             torch.onnx.export(module, (), path, kwargs=inputs, external_data=False, verbose=False)
         else:
             torch.onnx.export(module, arguments, path, external_data=False, verbose=False)
+
+
+def prepared(network: Network) -> tuple[Any, Inputs]:
+    """The module and its inputs, the same whenever it is called."""
+    torch.manual_seed(0)
+    module, inputs = network.make()
+    if network.calibrated:
+        calibrate(module, inputs)
+    return module.eval(), inputs
 
 
 def of_pictures(kind: str) -> tuple[Any, Inputs]:

@@ -144,15 +144,11 @@ def exported(name: str, folder: Path) -> Path:
     """The file that an architecture was written to, by PyTorch's exporter."""
     import torch
 
-    torch.manual_seed(0)
-    module, inputs = made(name)
-    calibrate(module, inputs)
+    module, inputs = prepared(name)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name.replace('/', '_')}.onnx"
     with torch.no_grad():
-        torch.onnx.export(
-            module.eval(), tuple(inputs.values()), path, external_data=False, verbose=False
-        )
+        torch.onnx.export(module, tuple(inputs.values()), path, external_data=False, verbose=False)
     return path
 
 
@@ -162,11 +158,8 @@ def verdict(name: str, device: str) -> dict[str, Any]:
 
     import partita
 
-    torch.manual_seed(0)
     torch.set_num_threads(2)
-    module, inputs = made(name)
-    calibrate(module, inputs)
-    module.eval()
+    module, inputs = prepared(name)
     found: dict[str, Any] = {"ops": 0, "convert": "", "compile": ""}
     with torch.no_grad():
         expected = leaves(module(**inputs))
@@ -182,6 +175,16 @@ def verdict(name: str, device: str) -> dict[str, Any]:
         found["convert"] = judged(converted, expected)
         found["compile"] = judged(lambda: through_dynamo(module, inputs, device), expected)
     return found
+
+
+def prepared(name: str) -> tuple[Any, dict[str, Any]]:
+    """The module and its inputs, the same whenever it is called."""
+    import torch
+
+    torch.manual_seed(0)
+    module, inputs = made(name)
+    calibrate(module, inputs)
+    return module.eval(), inputs
 
 
 def calibrate(module: Any, inputs: dict[str, Any]) -> None:
