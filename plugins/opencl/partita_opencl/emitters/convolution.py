@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -39,35 +38,57 @@ _KEPT_TABLES = 64
 
 @dataclass(frozen=True)
 class _Conv:
-    """The sizes of a convolution.
+    """A convolution, with what follows its sums.
 
     Attributes:
-        images: Batch size.
-        channels: Input channels.
-        filters: Output channels.
+        x: Images (n, channels, ...).
+        w: Weights (filters, channels / groups, ...).
+        out: What is written (n, filters, ...).
         groups: Groups.
-        window: The window over the image.
+        window: The window over an image.
+        epilogue: What becomes of the sums; rows are filters, columns are pixels.
     """
 
-    images: int
-    channels: int
-    filters: int
+    x: Operand
+    w: Operand
+    out: Operand
     groups: int
     window: Window
+    epilogue: Epilogue
+
+    @property
+    def channels(self) -> int:
+        """Input channels of a group."""
+        return self.x.shape[1] // self.groups
+
+    @property
+    def filters(self) -> int:
+        """Output channels of a group."""
+        return self.w.shape[0] // self.groups
+
+    @property
+    def batches(self) -> int:
+        """Groups of all images."""
+        return self.x.shape[0] * self.groups
+
+    @property
+    def pixels(self) -> int:
+        """Output positions of an image and channel."""
+        return math.prod(self.window.out)
+
+    @property
+    def taps(self) -> int:
+        """Elements of the window."""
+        return math.prod(self.window.size)
 
     @property
     def depth(self) -> int:
         """Terms of each sum."""
-        return self.channels // self.groups * math.prod(self.window.size)
+        return self.channels * self.taps
 
-    def along_taps(self, image: Sequence[int]) -> tuple[Any, ...]:
-        """What the taps follow from, for windows over an image of these sizes."""
-        return self.channels // self.groups, self.window.size, self.window.dilation, *image
-
-    @property
-    def pixels(self) -> int:
-        """Output positions per image and channel."""
-        return math.prod(self.window.out)
+    def offsets_key(self) -> tuple[Any, ...]:
+        """What the offsets of the taps follow from: the arguments of the tables below."""
+        return self.channels, self.window.size, self.window.dilation, *self.window.image
 
 
 def _conv_check(node: Node) -> Reason | None:
@@ -90,18 +111,19 @@ def conv(
     """Convolution of one to three dimensions, with bias, residual and activation."""
     groups = int(node.attrs.get("group", 1))
     window = window_of(node, x.shape[2:], w.shape[2:])
-    sizes = _Conv(x.shape[0], x.shape[1], w.shape[0], groups, window)
     check_size(node, x.size // max(x.shape[0], 1), x.shape[1], window)
-    out = k.empty((sizes.images, sizes.filters, *window.out[: x.ndim - 2][::-1]), x.dtype)
+    out = k.empty((x.shape[0], w.shape[0], *window.out[: x.ndim - 2][::-1]), x.dtype)
     if not out.size:
         return out
     residual = None if residual is None else as_result(k, node, residual, out)
-    if groups == sizes.channels > 1:
-        _depthwise(k, node, sizes, x, w, out, bias, residual)
+    epilogue = Epilogue(bias, (1, 0), groups, residual, activation_of(node))
+    convolution = _Conv(x, w, out, groups, window, epilogue)
+    if groups == x.shape[1] > 1:
+        _depthwise(k, convolution)
     elif k.tuning.local_tiles:
-        _conv_tiles(k, node, sizes, x, w, out, bias, residual)
+        _conv_tiles(k, convolution)
     else:
-        _conv_lanes(k, node, sizes, x, w, out, bias, residual)
+        _conv_lanes(k, convolution)
     return out
 
 
@@ -143,93 +165,72 @@ def as_result(k: Kit, node: Node, residual: Operand, out: Operand) -> Operand:
     return expand(k, residual, out.shape)
 
 
-def _conv_tiles(
-    k: Kit,
-    node: Node,
-    sizes: _Conv,
-    x: Operand,
-    w: Operand,
-    out: Operand,
-    bias: Operand | None,
-    residual: Operand | None,
-) -> None:
+def _conv_tiles(k: Kit, conv: _Conv) -> None:
     """Filters are rows, pixels are columns; padding is handled by the kernel."""
-    batches = sizes.images * sizes.groups
     product = Product(
-        rows=sizes.filters // sizes.groups,
-        columns=sizes.pixels,
-        depth=sizes.depth,
-        batches=batches,
-        batch_map=(1, sizes.groups, 1, batches),
+        rows=conv.filters,
+        columns=conv.pixels,
+        depth=conv.depth,
+        batches=conv.batches,
+        batch_map=(1, conv.groups, 1, conv.batches),
     )
-    epilogue = Epilogue(bias, (1, 0), sizes.groups, residual, activation_of(node))
-    window = sizes.window
-    channels = sizes.channels // sizes.groups
-    taps = math.prod(window.size)
-    deep = MATRIX_DEEP if k.tuning.matrix_units and is_half(x.dtype) else DEEP
-    by_channels = channels % deep == 0 and taps <= _MOST_TAPS
-    packed = _packed(k, w, sizes.groups, taps_first=by_channels)
+    window, channels = conv.window, conv.channels
+    deep = MATRIX_DEEP if k.tuning.matrix_units and is_half(conv.x.dtype) else DEEP
+    by_channels = channels % deep == 0 and conv.taps <= _MOST_TAPS
+    packed = _packed(k, conv.w, conv.groups, taps_first=by_channels)
     step = packed.shape[-1]
     if window.is_pointwise:
-        tiles(k, product, packed, x, out, epilogue, a_step=step)
+        tiles(k, product, packed, conv.x, conv.out, conv.epilogue, a_step=step)
         return
     options: dict[str, None] = {"IM2COL": None}
+    rows, make, unit = conv.depth, _taps, 0
     if by_channels:
         options["CHANNELS"] = None
-    rows = taps + 1 if by_channels else product.depth
-    make = _taps_of_a_channel if by_channels else _taps
+        rows, make, unit = conv.taps + 1, _taps_of_a_channel, channels
     extra: tuple[Argument, ...] = (
-        k.builder.computed((rows, 4), np.int32, make, *sizes.along_taps(window.image)),
+        k.builder.computed((rows, 4), np.int32, make, *conv.offsets_key()),
         int4(window.image, channels),
         int4(window.out),
         int4(window.stride),
         int4(window.begin),
     )
-    tiles(
-        k, product, packed, x, out, epilogue, extra, step, channels if by_channels else 0, **options
-    )
+    tiles(k, product, packed, conv.x, conv.out, conv.epilogue, extra, step, unit, **options)
 
 
-def _conv_lanes(
-    k: Kit,
-    node: Node,
-    sizes: _Conv,
-    x: Operand,
-    w: Operand,
-    out: Operand,
-    bias: Operand | None,
-    residual: Operand | None,
-) -> None:
+def _conv_lanes(k: Kit, conv: _Conv) -> None:
     """Pixels are rows, filters are lanes; the image is padded first."""
-    x, window = _padded(k, x, sizes.window)
-    batches = sizes.images * sizes.groups
+    conv = _padded(k, conv)
+    window = conv.window
     product = Product(
-        rows=sizes.pixels,
-        columns=sizes.filters // sizes.groups,
-        depth=sizes.depth,
-        batches=batches,
-        batch_map=(1, batches, 1, sizes.groups),
+        rows=conv.pixels,
+        columns=conv.filters,
+        depth=conv.depth,
+        batches=conv.batches,
+        batch_map=(1, conv.batches, 1, conv.groups),
     )
-    epilogue = Epilogue(bias, (0, 1), sizes.groups, residual, activation_of(node))
+    epilogue = replace(conv.epilogue, bias_step=(0, 1))
     extra: tuple[Argument, ...] = (
-        k.builder.computed((product.depth,), np.int32, _offsets, *sizes.along_taps(window.image)),
-        int4(window.image, sizes.channels // sizes.groups),
+        k.builder.computed((conv.depth,), np.int32, _offsets, *conv.offsets_key()),
+        int4(window.image, conv.channels),
         int4(window.out),
         int4(window.stride),
     )
-    lanes(k, product, x, w, out, epilogue, extra, columns_first=True, IM2COL=None)
+    lanes(k, product, conv.x, conv.w, conv.out, epilogue, extra, columns_first=True, IM2COL=None)
 
 
-def _padded(k: Kit, x: Operand, window: Window) -> tuple[Operand, Window]:
-    """The image with its border of zeros, and the window over it."""
+def _padded(k: Kit, conv: _Conv) -> _Conv:
+    """The convolution of the image with its border of zeros, which then needs no padding."""
+    x, window = conv.x, conv.window
     if not any(window.begin) and not any(window.end):
-        return x, window
+        return conv
     rank = x.ndim - 2
     before = (0, 0, *window.begin[:rank][::-1])
     after = (0, 0, *window.end[:rank][::-1])
     padded = pad_zeros(k, x, before, after)
     image = (*padded.shape[2:][::-1], *window.image[rank:])
-    return padded, replace(window, image=image, begin=(0, 0, 0), end=(0, 0, 0))
+    return replace(
+        conv, x=padded, window=replace(window, image=image, begin=(0, 0, 0), end=(0, 0, 0))
+    )
 
 
 def _packed(k: Kit, w: Operand, groups: int, *, taps_first: bool) -> Operand:
@@ -297,42 +298,32 @@ def _shared(table: Array) -> Array:
     return table
 
 
-def _depthwise(
-    k: Kit,
-    node: Node,
-    sizes: _Conv,
-    x: Operand,
-    w: Operand,
-    out: Operand,
-    bias: Operand | None,
-    residual: Operand | None,
-) -> None:
-    window = sizes.window
+def _depthwise(k: Kit, conv: _Conv) -> None:
     options: dict[str, None] = {}
     if not k.tuning.local_tiles:
         # Without tests at the border, the compiler computes neighbours by vector instructions.
-        x, window = _padded(k, x, window)
+        conv = _padded(k, conv)
         options = {"PADDED": None}
-    epilogue = Epilogue(bias, (1, 0), 1, residual, activation_of(node))
-    planes = sizes.images * sizes.filters
+    window = conv.window
+    images, channels, filters = conv.x.shape[0], conv.x.shape[1], conv.w.shape[0]
     k.launch(
         "conv_depthwise.cl",
         "conv_depthwise",
-        k.tuning.grid(window.out[0], window.out[1] * window.out[2], planes),
-        x,
-        w,
-        *epilogue.buffers(x),
-        out,
-        int4(window.image, sizes.channels),
-        int4(window.out, sizes.filters),
+        k.tuning.grid(window.out[0], window.out[1] * window.out[2], images * filters),
+        conv.x,
+        conv.w,
+        *conv.epilogue.buffers(conv.x),
+        conv.out,
+        int4(window.image, channels),
+        int4(window.out, filters),
         int4(window.stride),
         int4(window.begin),
         int4(window.dilation),
-        i32(sizes.images),
-        *epilogue.flags(),
+        i32(images),
+        *conv.epilogue.flags(),
         KX=window.size[0],
         KY=window.size[1],
         KZ=window.size[2],
-        **epilogue.options(),
+        **conv.epilogue.options(),
         **options,
     )
