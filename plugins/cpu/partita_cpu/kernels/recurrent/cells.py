@@ -7,6 +7,7 @@ ends as the final one. Threads share these rows: they are independent of each ot
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from partita_cpu.jit.loop_kernel import loop
@@ -20,6 +21,7 @@ from partita_cpu.kernels.recurrent.products import (
     StatePairs,
     add_byte_products,
     add_pair_products,
+    add_panel_products,
     add_products,
     quantize_rows,
 )
@@ -55,81 +57,63 @@ class LstmState(NamedTuple):
     places: KernelArray
 
 
-@loop
-def lstm_loop(
-    x: Any,
-    weights: Any,
-    memory: LstmState,
-    y: Any,
-    cell: CellFields,
-    input_forget: int,
-    tid: int,
-    nt: int,
-) -> None:
-    """LSTM. ``x``: rows of 4 gates (i, o, f, c); overwritten.
+def _lstm_by(
+    multiply: Callable[..., None], name: str, weights_type: str = "Any"
+) -> Callable[..., None]:
+    """An LSTM whose states are multiplied by a function.
 
     Args:
-        x: Products with the input weights, rows of 4 gates, flat.
-        weights: Panels of the recurrent weights, direction by direction.
-        memory: The state; h and c become the final ones.
-        y: Output: every step's h, flat.
-        cell: Sizes and activations.
-        input_forget: Whether the forget gate is one minus the input gate.
-        tid: This thread.
-        nt: All threads; they share rows of the state.
+        multiply: Adds the products of states to gates, as `add_panel_products` does.
+        name: Of the kernel.
+        weights_type: The type of the recurrent weights, as an annotation.
     """
-    lengths, h, places = memory.lengths, memory.h, memory.places
-    shape, reverse = cell.shape, cell.reverse
-    batch, n, width = shape[2], shape[3], shape[10]
-    first, last = shape[0] * batch * tid // nt, shape[0] * batch * (tid + 1) // nt
-    while first < last:
-        d = first // batch
-        stop = min((d + 1) * batch, last)
-        for step in range(shape[1]):
-            find_places(places, lengths, shape, step, reverse[d], first, stop)
-            panels = GatePanels(weights, d * n * width, n, width // PANEL)
-            add_products(h, n, panels, x, places, 0, first, stop)
-            for row in range(first, stop):
-                _lstm_row(x, memory, y, cell, input_forget, d, step, row)
-        first = stop
+
+    def lstm(
+        x: Any,
+        weights: Any,
+        memory: LstmState,
+        y: Any,
+        cell: CellFields,
+        input_forget: int,
+        tid: int,
+        nt: int,
+    ) -> None:
+        """LSTM. ``x``: rows of 4 gates (i, o, f, c); overwritten.
+
+        Args:
+            x: Products with the input weights, rows of 4 gates, flat.
+            weights: The recurrent weights, as `multiply` takes them.
+            memory: The state; h and c become the final ones.
+            y: Output: every step's h, flat.
+            cell: Sizes and activations.
+            input_forget: Whether the forget gate is one minus the input gate.
+            tid: This thread.
+            nt: All threads; they share rows of the state.
+        """
+        lengths, h, places = memory.lengths, memory.h, memory.places
+        shape, reverse = cell.shape, cell.reverse
+        batch, n, width = shape[2], shape[3], shape[10]
+        first, last = shape[0] * batch * tid // nt, shape[0] * batch * (tid + 1) // nt
+        while first < last:
+            d = first // batch
+            stop = min((d + 1) * batch, last)
+            for step in range(shape[1]):
+                find_places(places, lengths, shape, step, reverse[d], first, stop)
+                multiply(h, n, weights, d, x, width, places, first, stop)
+                for row in range(first, stop):
+                    _lstm_row(x, memory, y, cell, input_forget, d, step, row)
+            first = stop
+
+    lstm.__name__ = lstm.__qualname__ = name
+    lstm.__annotations__["weights"] = weights_type  # tells that a record is passed field by field
+    return loop(lstm)
 
 
-@loop
-def lstm_pairs_loop(
-    x: Any,
-    pairs: StatePairs,
-    memory: LstmState,
-    y: Any,
-    cell: CellFields,
-    input_forget: int,
-    tid: int,
-    nt: int,
-) -> None:
-    """LSTM whose states are multiplied in bfloat16, and kept in float32.
+lstm_loop = _lstm_by(add_panel_products, "lstm_loop")
+"""LSTM on panels of the recurrent weights, direction by direction."""
 
-    Args:
-        x: As of `lstm_loop`.
-        pairs: The recurrent weights.
-        memory: As of `lstm_loop`.
-        y: As of `lstm_loop`.
-        cell: As of `lstm_loop`.
-        input_forget: As of `lstm_loop`.
-        tid: This thread.
-        nt: All threads; they share rows of the state.
-    """
-    lengths, h, places = memory.lengths, memory.h, memory.places
-    shape, reverse = cell.shape, cell.reverse
-    batch, n, width = shape[2], shape[3], shape[10]
-    first, last = shape[0] * batch * tid // nt, shape[0] * batch * (tid + 1) // nt
-    while first < last:
-        d = first // batch
-        stop = min((d + 1) * batch, last)
-        for step in range(shape[1]):
-            find_places(places, lengths, shape, step, reverse[d], first, stop)
-            add_pair_products(h, n, pairs, d, x, width, places, first, stop)
-            for row in range(first, stop):
-                _lstm_row(x, memory, y, cell, input_forget, d, step, row)
-        first = stop
+lstm_pairs_loop = _lstm_by(add_pair_products, "lstm_pairs_loop", StatePairs.__name__)
+"""LSTM whose states are multiplied in bfloat16 by `StatePairs`, and kept in float32."""
 
 
 class ByteScratch(NamedTuple):

@@ -135,6 +135,23 @@ def add_products(
         row += 1
 
 
+@loop(inline=True)
+def add_panel_products(
+    state: Any,
+    n: int,
+    weights: Any,
+    direction: int,
+    gates: Any,
+    width: int,
+    places: Any,
+    row: int,
+    stop: int,
+) -> None:
+    """As `add_pair_products`, with all directions' weights in panels, one behind another, flat."""
+    panels = GatePanels(weights, direction * n * width, n, width // PANEL)
+    add_products(state, n, panels, gates, places, 0, row, stop)
+
+
 class StatePairs(NamedTuple):
     """What multiplies states by weights in bfloat16, as pairs of neighbouring terms.
 

@@ -23,7 +23,13 @@ from partita_cpu.kernels.half import BFLOAT16, through_float32
 from partita_cpu.kernels.linalg.register_tiles import PANEL, ROWS, float_panels
 from partita_cpu.kernels.movement.strided_copy import copy_box
 from partita_cpu.kernels.operator_table import ALL_FLOATS, DTypes, kernel
-from partita_cpu.kernels.recurrent.cells import gru_loop, lstm_loop, lstm_pairs_loop, rnn_loop
+from partita_cpu.kernels.recurrent.cells import (
+    LstmState,
+    gru_loop,
+    lstm_loop,
+    lstm_pairs_loop,
+    rnn_loop,
+)
 from partita_cpu.kernels.recurrent.gates import ACTIVATIONS
 from partita_cpu.kernels.recurrent.products import StatePairs, input_products
 
@@ -323,12 +329,11 @@ def lstm(
     """Long short-term memory."""
     c = cells(node, x, w.shape[0], r.shape[2], (4,))
     products = _emit_input(b, c, x, w, _joined(b, c, bias))
-    others = lstm_tensors(b, c, lengths, initial_h, initial_c, peepholes, x.dtype)
+    memory = lstm_memory(b, c, lengths, initial_h, initial_c, peepholes, x.dtype)
     pairs = _state_pairs(b, c, r)
     if pairs is not None:
-        return emit_lstm(b, node, c, lstm_pairs_loop, (products, *others), x.dtype, pairs=pairs)
-    tensors = (products, _emit_panels(b, c, r), *others)
-    return emit_lstm(b, node, c, lstm_loop, tensors, x.dtype)
+        return emit_lstm(b, node, c, lstm_pairs_loop, (products, pairs), memory)
+    return emit_lstm(b, node, c, lstm_loop, (products, _emit_panels(b, c, r)), memory)
 
 
 def _state_pairs(b: Builder, c: Cells, weights: Operand) -> StatePairs | None:
@@ -366,7 +371,7 @@ def pairs_of_terms(c: Cells, wide: int, weights: Array) -> Array:
     return np.ascontiguousarray(blocks.swapaxes(2, 3)).reshape(-1)
 
 
-def lstm_tensors(
+def lstm_memory(
     b: Builder,
     c: Cells,
     lengths: Operand | None,
@@ -374,12 +379,22 @@ def lstm_tensors(
     initial_c: Operand | None,
     peepholes: Operand | None,
     dtype: np.dtype[Any],
-) -> tuple[Operand, ...]:
-    """Peepholes, lengths, both states and places, as both LSTM loops take them."""
+) -> LstmState:
+    """What LSTM loops read and write beside products and weights.
+
+    Args:
+        b: Records what makes it.
+        c: Sizes.
+        lengths: Of each sequence; all are as long as the longest by default.
+        initial_h: The state to begin with (directions, batch, hidden); 0 by default.
+        initial_c: As initial_h.
+        peepholes: Weights from the cell to gates (directions, 3 hidden); 0 by default.
+        dtype: Of states and peepholes.
+    """
     if peepholes is None:
         peepholes = b.constant(np.zeros((c.directions, 3 * c.hidden), dtype))
     h, cell = _emit_state(b, c, initial_h, dtype), _emit_state(b, c, initial_c, dtype)
-    return peepholes, _emit_lengths(b, c, lengths), h, cell, emit_places(b, c)
+    return LstmState(peepholes, _emit_lengths(b, c, lengths), h, cell, emit_places(b, c))
 
 
 def emit_lstm(
@@ -387,26 +402,31 @@ def emit_lstm(
     node: Node,
     c: Cells,
     function: Callable[..., None],
-    tensors: Sequence[Operand],
-    dtype: np.dtype[Any],
+    factors: Sequence[Operand | StatePairs],
+    memory: LstmState,
     scratch: Sequence[Operand] = (),
-    pairs: StatePairs | None = None,
 ) -> tuple[Operand, ...]:
-    """Records an LSTM loop; ``tensors`` end as `lstm_tensors` gives them.
+    """Records an LSTM loop; returns all states, and the last ones of h and c.
 
-    What multiplies states in bfloat16 follows the first tensor.
+    Args:
+        b: Records it.
+        node: Has the activations.
+        c: Sizes.
+        function: The loop.
+        factors: Products of the input, and the recurrent weights as the loop takes them.
+        memory: Of `lstm_memory`.
+        scratch: What the loop takes behind it.
     """
-    y = b.empty(c.y_shape, dtype)
-    flat = [b.flat(tensor) for tensor in (*tensors, *scratch, y)]
+    y = b.empty(c.y_shape, memory.h.dtype)
     b.call(
         function,
-        *(flat if pairs is None else (flat[0], pairs, *flat[1:])),
-        *_attributes(b, node, "LSTM", c, dtype),
+        *(x if isinstance(x, StatePairs) else b.flat(x) for x in factors),
+        *(b.flat(tensor) for tensor in (*memory, *scratch, y)),
+        *_attributes(b, node, "LSTM", c, memory.h.dtype),
         int(node.attrs.get("input_forget", 0)),
         work=c.work,
     )
-    h, cell = tensors[-3], tensors[-2]
-    return y, _final(b, c, h), _final(b, c, cell)
+    return y, _final(b, c, memory.h), _final(b, c, memory.c)
 
 
 @kernel("GRU", dtypes=_TYPES, check=known_activations, since=7)

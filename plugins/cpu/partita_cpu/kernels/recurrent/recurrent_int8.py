@@ -23,7 +23,7 @@ from partita_cpu.kernels.recurrent.recurrent import (
     emit_lstm,
     joined_bias,
     known_activations,
-    lstm_tensors,
+    lstm_memory,
     packed,
 )
 
@@ -180,12 +180,17 @@ def dynamic_quantize_lstm(
     totals = packed(b, r, "byte totals", column_totals, columns, np.int32)
     r_scales = _per_column(b, c, inputs.r_scale, np.float32)
     r_zeros = _per_column(b, c, inputs.r_zero, np.int32, -SHIFT if r.dtype == np.uint8 else 0)
-    dtype = np.dtype(np.float32)
-    others = lstm_tensors(
-        b, c, inputs.lengths, inputs.initial_h, inputs.initial_c, inputs.peepholes, dtype
+    memory = lstm_memory(
+        b,
+        c,
+        inputs.lengths,
+        inputs.initial_h,
+        inputs.initial_c,
+        inputs.peepholes,
+        np.dtype(np.float32),
     )
     levels = b.empty((c.directions * c.batch * quads * QUAD,), np.uint8)
     sums = b.empty((c.directions * PANEL,), np.int32)
-    kernels = b.constant(byte_kernels(level_of(b)))
-    tensors = (products, panels, r_scales, r_zeros, totals, *others)
-    return emit_lstm(b, node, c, lstm_bytes_loop, tensors, dtype, (levels, sums, kernels))
+    scratch = (levels, sums, b.constant(byte_kernels(level_of(b))))
+    factors = (products, panels, r_scales, r_zeros, totals)
+    return emit_lstm(b, node, c, lstm_bytes_loop, factors, memory, scratch)
