@@ -27,17 +27,16 @@ class Form(NamedTuple):
     Attributes:
         dtype: Element type.
         shape: Sizes.
-        or_none: Whether it may also be empty, of one dimension.
+        or_shape: Sizes that it may have instead.
     """
 
     dtype: Any
     shape: tuple[int, ...]
-    or_none: bool = False
+    or_shape: tuple[int, ...] | None = None
 
     def fits(self, array: Array | Operand) -> bool:
         """Whether an array is of this form."""
-        same = array.shape == tuple(self.shape) or (self.or_none and array.shape == (0,))
-        return same and array.dtype == self.dtype
+        return array.shape in (tuple(self.shape), self.or_shape) and array.dtype == self.dtype
 
 
 class Prepacked:
@@ -98,7 +97,7 @@ class Prepacked:
             give_back(array)  # whoever asks has looked at it
             return result
 
-        if self._releasable and form is not None and not form.or_none:
+        if self._releasable and form is not None and form.or_shape is None:
             made: Operand = Packed(form.shape, np.dtype(form.dtype), Elements(make))
         else:
             made = self._operand(make(), array)

@@ -120,8 +120,8 @@ def test_a_statement_that_is_wrong_is_noticed_when_it_is_made():
         Prepacked().operand(W, "double", lambda a: a * 2, form=Form(np.float32, (100, 99)))
 
 
-def test_a_result_may_be_none_where_that_is_stated():
-    form = Form(np.float32, W.shape, or_none=True)
+def test_a_result_may_have_another_shape_where_that_is_stated():
+    form = Form(np.float32, W.shape, or_shape=(0,))
     assert Prepacked().operand(W, "none", lambda a: a[:0].reshape(-1), form=form).const.size == 0
 
 

@@ -458,7 +458,8 @@ def _packed(
             policy.note(array, not found.size)
         return found
 
-    form = Form(np.uint16, (packed_size(cut),), or_none=cut.arithmetic.in_bfloat16)
+    or_shape = (0,) if cut.arithmetic.in_bfloat16 else None
+    form = Form(np.uint16, (packed_size(cut),), or_shape)
     key = ("tiles", cut.packing, *(part or ()))
     weights = b.prepack(w, key, packed, anywhere=True, form=form)
     if b.folding:  # what computes with them is called at once

@@ -69,6 +69,6 @@ def _weights(b: Builder, policy: PrecisionPolicy, w: Operand, side: int) -> Oper
     """Transformed weights; empty if some are not finite."""
     columns = tile_columns(policy.level)
     outputs, channels = w.shape[:2]
-    form = Form(np.uint16, (transformed_size(outputs, channels, side, columns),), or_none=True)
+    form = Form(np.uint16, (transformed_size(outputs, channels, side, columns),), or_shape=(0,))
     key = ("winograd", side, columns)
     return b.prepack(w, key, lambda a: transform(a, side, columns, policy.threads), form=form)

@@ -64,6 +64,25 @@ def test_all_kinds_of_weights(zeros, halves, bits, size):
         assert_near(product(x, weights), exact(x, weights))
 
 
+@pytest.mark.parametrize("zeros", [None, "bytes", "floats"])
+@pytest.mark.parametrize("size", [16, 64])
+@pytest.mark.parametrize("outlier", [None, 95, 160, 64])
+def test_numbers_of_eight_bits_that_six_bits_hold(zeros, size, outlier):
+    """All of them, or all but one, which must not be lost."""
+    weights = Weights(8, 128, 37, size, 8, zeros)
+    weights.packed %= 64
+    if zeros is None:
+        weights.packed += np.uint8(96)
+    if outlier is not None:
+        weights.packed[36, -1, -1] = outlier
+    for rows in (1, 5, 60):
+        x = normal(rows, rows, 128)
+        x[rows // 2, 3] = np.inf
+        got, kept = product(x, weights), np.arange(rows) != rows // 2
+        assert not np.isfinite(got[rows // 2]).any()
+        assert_near(got[kept], exact(x[kept], weights))
+
+
 @pytest.mark.parametrize("zeros", KINDS)
 @pytest.mark.parametrize("terms", [16, 90, 300])
 @pytest.mark.parametrize("size", [16, 64, 256])

@@ -35,6 +35,7 @@ from partita_cpu.kernels.quantized_weights.row_products import (
     scratch_floats,
 )
 from partita_cpu.kernels.quantized_weights.scale_levels import widen_levels
+from partita_cpu.kernels.quantized_weights.six_bits import pack_sixes
 from partita_cpu.kernels.quantized_weights.tile_products import (
     UnpackContext,
     multiply_unpacked,
@@ -69,7 +70,10 @@ class Problem:
         self.variant, self.guarded = variant, guarded
         self.x = rng.standard_normal((rows, terms)).astype(np.float32)
         self.bias = rng.standard_normal(columns).astype(np.float32)
-        packed = rng.integers(0, 256, (columns, blocks * size * bits // 8)).astype(np.uint8)
+        stored_bits = 8 if bits == 6 else bits
+        packed = rng.integers(0, 256, (columns, blocks * size * stored_bits // 8)).astype(np.uint8)
+        if bits == 6:
+            packed %= 64
         kind = np.float16 if variant.halves else np.float32
         scales = rng.uniform(0.01, 0.1, (columns, blocks)).astype(kind)
         scales, zeros = scales.astype(np.float32), np.full((columns, blocks), 5, np.float32)
@@ -86,10 +90,13 @@ class Problem:
             wide = np.float16 if variant.zeros is Zeros.HALVES else np.float32
             terms_of_zeros = rng.uniform(0, 1, zeros.shape).astype(wide)
             zeros = terms_of_zeros
-        weights = np.zeros(panels * COLUMNS * packed.shape[1], np.uint8)
+        weights = np.zeros(panels * COLUMNS * blocks * size * bits // 8, np.uint8)
         flat = packed.reshape(-1)
         for tid in range(2):
-            pack_weights(flat, weights, columns, packed.shape[1], bits, tid, 2)
+            if bits == 6:
+                pack_sixes(flat + np.uint8(9), weights, columns, packed.shape[1], 9, tid, 2)
+            else:
+                pack_weights(flat, weights, columns, packed.shape[1], bits, tid, 2)
         stored = {Zeros.BYTES: np.uint8, Zeros.HALVES: np.float16}.get(variant.zeros, np.float32)
         self.w = guarded.array(weights)
         if not variant.levels:
@@ -97,7 +104,7 @@ class Problem:
             self.zeros = beside(guarded, zeros, stored)
         if variant.zeros is Zeros.EQUAL:
             self.zeros = guarded.array(np.zeros(1, np.uint8))
-        levels = packed if bits == 8 else np.stack([packed & 15, packed >> 4], -1)
+        levels = packed if stored_bits == 8 else np.stack([packed & 15, packed >> 4], -1)
         levels = levels.reshape(columns, blocks, size).astype(np.float64)
         real = levels * scales.astype(np.float64)[..., None] - terms_of_zeros[..., None]
         reach = levels * scales.astype(np.float64)[..., None] + np.abs(terms_of_zeros)[..., None]
@@ -369,7 +376,9 @@ def test_sums_of_the_largest_bytes_are_exact(level, variant, guarded):
 
 
 @pytest.mark.parametrize(
-    ("level", "variant"), QUADS[:: len(VARIANTS)], ids=[str(level) for level, _ in QUADS[::14]]
+    ("level", "variant"),
+    QUADS[:: len(VARIANTS)],
+    ids=[str(level) for level, _ in QUADS[:: len(VARIANTS)]],
 )
 def test_rows_of_bytes_that_are_not_finite_or_tiny(level, variant, guarded):
     problem = Problem(guarded, 0, variant, 40, 600, 20, 32)

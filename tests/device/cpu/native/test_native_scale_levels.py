@@ -115,8 +115,15 @@ def test_products_by_weights_of_files(level, kind, rows, columns):
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
     x = rng.standard_normal((rows, terms)).astype(np.float32)
-    compiled = partita.Core().compile_model(model.SerializeToString(), "CPU")
-    found = compiled.create_infer_request().infer({"x": x})["y"]
+    request = (
+        partita.Core()
+        .compile_model(model.SerializeToString(), "CPU", {"PERF_COUNT": True})
+        .create_infer_request()
+    )
+    found = request.infer({"x": x})["y"]
+    if rows == 1 and level != "portable":  # that weights are kept in 6 bits and less
+        names = {info.exec_type for info in request.get_profiling_info()}
+        assert any(name.endswith("_int4" if kind == "Q4_K" else "_int6") for name in names)
     weights = tensor.numbers()
     expected = x.astype(np.float64) @ weights.T
     deviation = np.abs(x).max() * np.sqrt((weights**2).sum(1) / 3) / 65534

@@ -207,6 +207,7 @@ def _emit(
     native = native_policy(b.options)
     weights = inputs.w, inputs.scales, inputs.zeros
     panels = packed(b, *weights, sizes, threads, native is not None)
+    sizes = sizes._replace(bits=panels.variant.bits)
     arithmetic = None if native is None else tile_arithmetic(native, sizes, rows)
     if native is not None and arithmetic is not None:
         _emit_tiles(b, native, arithmetic, x, widened(b, panels, sizes), sizes, bias, y)
@@ -290,9 +291,9 @@ def row_sizes(
     panels: Panels, sizes: BlockSizes, rows: int, chunk: int = 1, shares: int = 1
 ) -> RowSizes:
     """Sizes of a product by panels."""
-    variant = panels.variant
+    variant, own = panels.variant, sizes._replace(bits=panels.variant.bits)
     of_panels = variant.scale_bytes, int(variant.zeros), panels.zero
-    return RowSizes(rows, *sizes, *of_panels, chunk, shares)
+    return RowSizes(rows, *own, *of_panels, chunk, shares)
 
 
 def _floats_of_threads(b: Builder, threads: int, sizes: BlockSizes) -> Operand:

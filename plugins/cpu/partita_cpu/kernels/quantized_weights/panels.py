@@ -1,7 +1,8 @@
 """Weights quantized in blocks, as panels of columns: see :mod:`partita_cpu.llvm.tiles.dot_blocks`.
 
 Weights, scales and zero points are packed apart from each other, each once for a compiled model.
-Scales are kept as float16 where that is exact, and as levels where few rows gain by it.
+Scales are kept as float16 where that is exact, and as levels where few rows gain by it; weights of
+8 bits are kept in 6 where they fit.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from partita_cpu.kernels.quantized_weights.scale_levels import (
     split_levels,
     widen_levels,
 )
+from partita_cpu.kernels.quantized_weights.six_bits import first_number, pack_sixes
 from partita_cpu.llvm.tiles.dot_blocks import COLUMNS, GROUP_TERMS, Variant, Zeros
 
 _SHARED_BYTES = 1 << 19
@@ -129,13 +131,22 @@ def pack_weights(
                     target[at + 2], target[at + 3] = second, fourth
 
 
-def _packed_weights(w: Array, sizes: BlockSizes, threads: int) -> Array:
+def _packed_weights(w: Array, sizes: BlockSizes, has_zeros: bool, threads: int) -> Array:
+    """Weights in panels, those of 8 bits in 6 where they fit."""
     flat = np.ascontiguousarray(w).reshape(-1)
-    out = lasting_bytes(sizes.weight_bytes)
     column_bytes = sizes.blocks * sizes.size * sizes.bits // 8
+    first = first_number(flat, has_zeros) if sizes.bits == 8 and flat.size else None
+    out = lasting_bytes((sizes if first is None else _in_six_bits(sizes)).weight_bytes)
     threads = threads if out.nbytes >= _SHARED_BYTES else 1
-    run_shared(threads, pack_weights, flat, out, sizes.columns, column_bytes, sizes.bits)
+    if first is None:
+        run_shared(threads, pack_weights, flat, out, sizes.columns, column_bytes, sizes.bits)
+    else:
+        run_shared(threads, pack_sixes, flat, out, sizes.columns, column_bytes, first)
     return out
+
+
+def _in_six_bits(sizes: BlockSizes) -> BlockSizes:
+    return sizes._replace(bits=6)
 
 
 def _beside(numbers: Array, sizes: BlockSizes, dtype: Any) -> Array:
@@ -255,10 +266,15 @@ def packed(
     constant = all(x is None or x.const is not None for x in (w, scales, zeros))
     if not constant:
         return _packed_by_steps(b, w, scales, zeros, sizes)
-    form = Form(np.uint8, (sizes.weight_bytes,))
+    shorter = (_in_six_bits(sizes).weight_bytes,) if sizes.bits == 8 else None
     weights = b.prepack(
-        w, ("panels", *key), lambda a: _packed_weights(a, sizes, threads), anywhere=True, form=form
+        w,
+        ("panels", *key, zeros is not None),
+        lambda a: _packed_weights(a, sizes, zeros is not None, threads),
+        anywhere=True,
+        form=Form(np.uint8, (sizes.weight_bytes,), shorter),
     )
+    bits = sizes.bits if weights.size == sizes.weight_bytes else 6
     of_scales, of_zeros = b.value(scales), None if zeros is None else b.value(zeros)
 
     @functools.cache
@@ -275,8 +291,8 @@ def packed(
     halves, are_levels = numbers.size == 2 * count, numbers.size == sizes.level_bytes
     if zeros is None:
         nothing = b.zeros(1, np.uint8)
-        variant = Variant(sizes.bits, halves, Zeros.EQUAL, are_levels)
-        return Panels(variant, weights, numbers, nothing, 1 << (sizes.bits - 1))
+        variant = Variant(bits, halves, Zeros.EQUAL, are_levels)
+        return Panels(variant, weights, numbers, nothing, 1 << (bits - 1))
 
     def points_of(a: Array) -> Array:
         as_levels = found() if are_levels else None
@@ -288,8 +304,8 @@ def packed(
     points = b.prepack(zeros, key_of_points, points_of)
     give_back(of_scales)  # which zero points are multiplied by
     if are_levels:
-        return Panels(Variant(sizes.bits, False, Zeros.LEVELS, True), weights, numbers, points, 0)
-    return panels_with(b, weights, numbers, points, sizes)
+        return Panels(Variant(bits, False, Zeros.LEVELS, True), weights, numbers, points, 0)
+    return panels_with(b, weights, numbers, points, sizes._replace(bits=bits))
 
 
 def widened(b: Builder, panels: Panels, sizes: BlockSizes) -> Panels:
@@ -312,7 +328,7 @@ def widened(b: Builder, panels: Panels, sizes: BlockSizes) -> Panels:
     if zeros is Zeros.LEVELS:
         zeros, points = Zeros.FLOATS, b.once(points, "widened levels", lambda: floats(points))
     numbers = b.once(panels.scales, "widened levels", lambda: floats(panels.scales))
-    variant = Variant(sizes.bits, False, zeros)
+    variant = Variant(panels.variant.bits, False, zeros)
     return panels._replace(variant=variant, scales=numbers, zeros=points)
 
 

@@ -16,6 +16,7 @@ from partita_cpu.jit.intrinsics.address_call import address, call_blocks, call_g
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
 from partita_cpu.kernels.half import float16_to_float32
+from partita_cpu.kernels.quantized_weights.six_bits import six_bit_level
 from partita_cpu.llvm.tiles.dot_blocks import COLUMNS, GROUP_TERMS, STEP, Zeros
 from partita_cpu.scalar.instructions import bits, round_even
 
@@ -409,7 +410,10 @@ def unpack_block(panel: _Panel, block: int, sizes: RowSizes, out: Any) -> None:
             place = (pair // pairs * COLUMNS + c) * 2
             shift = pair % pairs * pair_bits
             for i in range(2):
-                level = np.float32((np.int64(words[place + i]) >> shift) & mask)
+                if pair_bits == 6:
+                    level = np.float32(six_bit_level(words, pair, c, i))
+                else:
+                    level = np.float32((np.int64(words[place + i]) >> shift) & mask)
                 out[(2 * pair + i) * COLUMNS + c] = (
                     (level - np.float32(sizes.zero)) * scale
                     if sizes.zeros == _EQUAL

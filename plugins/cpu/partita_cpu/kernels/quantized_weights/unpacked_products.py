@@ -25,8 +25,9 @@ from partita_cpu.kernels.quantized_weights.row_products import (
     repeat_unusual,
     scratch_floats,
 )
+from partita_cpu.kernels.quantized_weights.six_bits import unpack_sixes
 from partita_cpu.llvm.levels import Level
-from partita_cpu.llvm.tiles.dot_blocks import COLUMNS, Zeros
+from partita_cpu.llvm.tiles.dot_blocks import COLUMNS, STEP, Zeros
 from partita_cpu.machine_model import MachineModel
 
 TERMS = 640
@@ -286,7 +287,7 @@ def _unpack_quads(
                 panel.scales + at * sizes.scale_bytes,
                 panel.zeros + at * panel.zero_bytes,
                 place.blocks,
-                size * sizes.bits // 32,
+                size // STEP,
                 units,
                 first,
                 first + TERMS * width,
@@ -325,6 +326,8 @@ def _unpack_pairs(arrays: BlockArrays, sizes: RowSizes, place: Place) -> None:
         out = shorts_at(to + 2 * i * per_block, per_block)
         if sizes.bits == 4:
             _unpack_nibbles(words, zeros, out)
+        elif sizes.bits == 6:
+            unpack_sixes(words, zeros, out)
         else:
             _unpack_bytes(words, zeros, out)
 

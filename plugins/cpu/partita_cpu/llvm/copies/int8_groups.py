@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from partita_cpu.llvm.function import Function
-from partita_cpu.llvm.tiles.dot_unpacked import BLOCK_BITS, quad_order
+from partita_cpu.llvm.tiles.dot_unpacked import PANEL_BITS, quad_order
 
 PARAMETERS = "ptr %x, ptr %out, ptr %numbers, i64 %groups, i64 %units, i64 %steps, i64 %zero"
 """x: the first group; the others follow. out: as many int8 or int16. numbers: for each unit its
@@ -63,7 +63,7 @@ def functions() -> list[Function]:
     """The kernels for int8."""
     return [
         _groups(kernel_name(bits, equal), _Levels(8, 127.0, quad_order(bits)), equal)
-        for bits in BLOCK_BITS
+        for bits in PANEL_BITS
         for equal in (False, True)
     ]
 

@@ -1,9 +1,11 @@
-"""Rows of int16 times a panel of 4-bit or 8-bit weights in blocks, each with a scale of its own.
+"""Rows of int16 times a panel of weights of 4, 6 or 8 bits in blocks, each with a scale of its own.
 
 A panel is 16 columns. Its weights lie one block of terms after another, in words of 32 bits, one
 for each column, which hold pairs of neighbouring terms: of 4 bits the first terms of four pairs in
 the lower half and the second ones in the upper half, of 8 bits those of two pairs. So a shift and a
 mask make 16-bit factors of them, and one instruction multiplies a pair of each column and adds up.
+Of 6 bits the lower four of 16 terms lie as those of 4 bits do, and a third word has the upper two,
+as `six_bit_quads` reads them.
 Scales lie beside, 16 to a block, and so do zero points if they differ. Either are bytes where they
 are whole numbers times factors, of which `GROUP_TERMS` terms of a column share one.
 
@@ -17,6 +19,7 @@ with.
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from partita_cpu.llvm.epilogue import prefetch
@@ -101,7 +104,7 @@ class Variant(NamedTuple):
 
 VARIANTS = tuple(
     Variant(bits, halves, zeros)
-    for bits in (4, 8)
+    for bits in (4, 6, 8)
     for halves in (False, True)
     for zeros in Zeros
     if zeros is not Zeros.LEVELS and (halves or zeros is not Zeros.HALVES)
@@ -109,7 +112,7 @@ VARIANTS = tuple(
 
 LEVEL_VARIANTS = tuple(
     Variant(bits, False, zeros, levels=True)
-    for bits in (4, 8)
+    for bits in (4, 6, 8)
     for zeros in (Zeros.EQUAL, Zeros.LEVELS)
 )
 """Those for few rows alone: for many, scales are made floats first."""
@@ -286,16 +289,10 @@ class _DotBlocks:
         """16 terms: values are w, the rows, and the sums set by set."""
         f, count, bits = self._f, self._groups, self._variant.bits
         w, rows, sums = values[0], values[1 : 1 + count], values[1 + count :]
-        pairs, size = 16 // bits, COLUMNS * STEP * bits // 8
+        size = COLUMNS * STEP * bits // 8
         for line in range(0, size, 64):
             f.do(prefetch(f.at(w, AHEAD + line)))
-        words: list[str] = []
-        for pair in range(STEP // 2):
-            if pair % pairs == 0:
-                place = f.at(w, pair // pairs * 4 * COLUMNS)
-                at = [f.at(place, self._bytes * v) for v in self._vectors]
-                words = [f.load(self._shorts, vector, 1) for vector in at]
-            weights = [self._pair(word, pair % pairs) for word in words]
+        for pair, weights in self._pairs(w):
             chosen = pair % self._sets * len(self._places)
             for row in range(self._rows):
                 factor = self._factor(f.at(self._at_row(rows, row), 4 * pair))
@@ -306,19 +303,79 @@ class _DotBlocks:
                     )
         return [f.at(w, size), *[f.at(row, 2 * STEP) for row in rows], *sums]
 
+    def _pairs(self, w: str) -> Iterator[tuple[int, list[str]]]:
+        """The pairs of 16 terms: which one, and its weights by vectors."""
+        bits = self._variant.bits
+        if bits == 6:
+            words = [self._words(w, word) for word in range(3)]
+            quads = [six_bit_quads(self._f, self._lanes, of) for of in zip(*words, strict=True)]
+            for quad in range(STEP // 4):
+                chosen = [of_vector[quad] for of_vector in quads]
+                for half, pair in enumerate(quad_pairs(quad)):
+                    yield pair, [self._shifted(word, 8 * half, 8) for word in chosen]
+            return
+        for word in range(bits // 2):
+            found = self._words(w, word)
+            for part in range(16 // bits):
+                weights = [self._shifted(each, bits * part, bits) for each in found]
+                yield word * (16 // bits) + part, weights
+
+    def _words(self, w: str, word: int) -> list[str]:
+        """Words of 16 terms, one of each column, by vectors."""
+        place = self._f.at(w, word * 4 * COLUMNS)
+        at = [self._f.at(place, self._bytes * v) for v in self._vectors]
+        return [self._f.load(self._shorts, vector, 1) for vector in at]
+
     def _factor(self, pointer: str) -> str:
         """A pair of a row for every column."""
         pairs = self._f.splat(self._lanes, "i32", self._f.load("i32", pointer))
         return self._f.let(f"bitcast {self._ints} {pairs} to {self._shorts}")
 
-    def _pair(self, words: str, pair: int) -> str:
-        """The weights of a pair, of every column two numbers of 16 bits."""
-        f, kind, bits, wide = self._f, self._shorts, self._variant.bits, 2 * self._lanes
-        if pair:
-            words = f.let(f"lshr {kind} {words}, {f.splat(wide, 'i16', str(bits * pair))}")
-        if bits * (pair + 1) < 16:
+    def _shifted(self, words: str, shift: int, bits: int) -> str:
+        """The weights that begin at a bit of both halves of words: numbers of 16 bits."""
+        f, kind, wide = self._f, self._shorts, 2 * self._lanes
+        if shift:
+            words = f.let(f"lshr {kind} {words}, {f.splat(wide, 'i16', str(shift))}")
+        if shift + bits < 16:
             words = f.let(f"and {kind} {words}, {f.splat(wide, 'i16', str((1 << bits) - 1))}")
         return words
+
+
+_LOW_BITS, _HIGH_BITS = 0x0F0F, 0x3030
+
+_HIGH_SHIFTS = (0, -2, 4, 2)
+"""By how many bits to the left those above four are brought in place, quad by quad."""
+
+
+def quad_pairs(quad: int) -> tuple[int, int]:
+    """Which two of the pairs of 16 terms a quad of `six_bit_quads` holds."""
+    first = quad // 2 * 4 + quad % 2
+    return first, first + 2
+
+
+def six_bit_quads(f: Function, lanes: int, words: Sequence[str]) -> list[str]:
+    """The words of 16 terms of 6 bits as four words of four bytes, each with two pairs.
+
+    Bytes are the first term of either pair, then the second ones.
+
+    Args:
+        f: Where instructions go.
+        lanes: Columns of a vector.
+        words: The three words, as vectors of 16 bits.
+    """
+    kind, (*lows, top) = f"<{2 * lanes} x i16>", words
+
+    def masked(word: str, left: int, mask: int) -> str:
+        if left:
+            amount = f.splat(2 * lanes, "i16", str(abs(left)))
+            word = f.let(f"{'shl' if left > 0 else 'lshr'} {kind} {word}, {amount}")
+        return f.let(f"and {kind} {word}, {f.splat(2 * lanes, 'i16', str(mask))}")
+
+    found = []
+    for quad, left in enumerate(_HIGH_SHIFTS):
+        low = masked(lows[quad // 2], -4 * (quad % 2), _LOW_BITS)
+        found.append(f.let(f"or {kind} {low}, {masked(top, left, _HIGH_BITS)}"))
+    return found
 
 
 def add_pairs(f: Function, level: Level, total: str, x: str, w: str) -> str:

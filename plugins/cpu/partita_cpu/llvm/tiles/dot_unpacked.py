@@ -42,6 +42,9 @@ unit."""
 BLOCK_BITS = (4, 8)
 """Bits that weights quantized in blocks may have."""
 
+PANEL_BITS = (4, 6, 8)
+"""Bits that they may have in panels."""
+
 SHORT_UNIT = 32
 """Terms of a unit at most where sums of quads are int16."""
 
@@ -76,7 +79,7 @@ def width(level: Level) -> int:
 
 def quad_order(bits: int) -> tuple[int, ...]:
     """Which terms bytes hold one after another, as masks and shifts find them in packed words."""
-    return {4: (0, 4, 1, 5, 2, 6, 3, 7), 8: (0, 2, 1, 3)}[bits]
+    return (0, 2, 1, 3) if bits == 8 else (0, 4, 1, 5, 2, 6, 3, 7)
 
 
 def longest_unit(level: Level, bits: int) -> int:

@@ -7,10 +7,19 @@ behind the tiles of both panels of a step.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from partita_cpu.llvm.function import Function
 from partita_cpu.llvm.half_vectors import rounded_pair
 from partita_cpu.llvm.tiles.amx import TILE_BYTES
-from partita_cpu.llvm.tiles.dot_blocks import COLUMNS, Variant, Zeros, column_numbers
+from partita_cpu.llvm.tiles.dot_blocks import (
+    COLUMNS,
+    Variant,
+    Zeros,
+    column_numbers,
+    quad_pairs,
+    six_bit_quads,
+)
 
 PARAMETERS = (
     "ptr %w, ptr %scales, ptr %zeros, ptr %more_scales, ptr %more_zeros, float %zero, ptr %to"
@@ -38,15 +47,10 @@ def functions(variant: Variant) -> list[Function]:
 def unpack_blocks(name: str, variant: Variant, planes: int) -> Function:
     """Lays out a step in so many parts; see `PARAMETERS`."""
     f = Function(name, PARAMETERS)
-    pairs = 16 // variant.bits
     numbers: tuple[str, str] = "", ""
-    words = ""
-    for pair in range(STEP // 2):
-        if pair % (STEP // 4) == 0:
-            numbers = _numbers(f, variant, "more_" if pair else "")
-        if pair % pairs == 0:
-            words = f.load(_INTS, f.at("%w", pair // pairs * 4 * COLUMNS), 1)
-        shift = pair % pairs * variant.bits
+    for number, (pair, words, shift) in enumerate(_places(f, variant.bits)):
+        if number % (STEP // 4) == 0:
+            numbers = _numbers(f, variant, "more_" if number else "")
         floats = [_weight(f, variant, words, shift + half, numbers) for half in (0, 16)]
         at = f.at("%to", 4 * COLUMNS * pair)
         for plane in range(planes):
@@ -56,6 +60,25 @@ def unpack_blocks(name: str, variant: Variant, planes: int) -> Function:
                 floats = _rest(f, floats, rounded)
     f.do("ret void")
     return f
+
+
+def _places(f: Function, bits: int) -> Iterator[tuple[int, str, int]]:
+    """Pairs of a step: which one, words that hold it, and at which bit of their lower half."""
+    if bits != 6:
+        each = 16 // bits
+        for word in range(STEP // 2 // each):
+            words = f.load(_INTS, f.at("%w", word * 4 * COLUMNS), 1)
+            yield from ((word * each + pair, words, pair * bits) for pair in range(each))
+        return
+    shorts = f"<{2 * COLUMNS} x i16>"
+    for part in range(2):
+        at = [f.at("%w", (3 * part + word) * 4 * COLUMNS) for word in range(3)]
+        for quad, found in enumerate(
+            six_bit_quads(f, COLUMNS, [f.load(shorts, place, 1) for place in at])
+        ):
+            words = f.let(f"bitcast {shorts} {found} to {_INTS}")
+            for half, pair in enumerate(quad_pairs(quad)):
+                yield part * STEP // 4 + pair, words, 8 * half
 
 
 def block_numbers(

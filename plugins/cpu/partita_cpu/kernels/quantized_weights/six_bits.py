@@ -1,0 +1,116 @@
+"""Weights of 8 bits that take no more than 64 numbers, kept in 6: of Q6_K, Q5_K and Q5_0 of GGUF.
+
+Few rows are multiplied as fast as memory is read. Nothing tells a kernel that codes are so few, so
+that it is found out when they are packed. `dot_blocks` says how they lie in a panel.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from partita.lowering import Array
+from partita_cpu.jit.loop_kernel import loop
+from partita_cpu.llvm.tiles.dot_blocks import COLUMNS, STEP
+
+_NUMBERS = 64
+_MIDDLE = 128
+
+
+def first_number(w: Array, has_zeros: bool) -> int | None:
+    """The number of 8 bits that becomes 0 in 6; ``None`` if numbers do not fit.
+
+    Args:
+        w: Codes, bytes.
+        has_zeros: Whether zero points are given. If not, that of 8 bits becomes that of 6.
+    """
+    first = 0 if has_zeros else _MIDDLE - _NUMBERS // 2
+    return first if w.min() >= first and w.max() < first + _NUMBERS else None
+
+
+@loop
+def pack_sixes(w: Any, out: Any, columns: int, terms: int, first: int, tid: int, nt: int) -> None:
+    """Three words of 16 terms of each column, 16 columns side by side.
+
+    Args:
+        w: Codes of one column behind another, a byte each.
+        out: Bytes of one panel behind another.
+        columns: How many there are.
+        terms: Of one of them, whole blocks.
+        first: The code that becomes 0.
+        tid: This thread.
+        nt: All threads.
+    """
+    panels = -(-columns // COLUMNS)
+    each = COLUMNS * STEP * 6 // 8
+    for panel in range(panels * tid // nt, panels * (tid + 1) // nt):
+        for c in range(COLUMNS):
+            column = panel * COLUMNS + c
+            for step in range(terms // STEP):
+                at = (panel * (terms // STEP) + step) * each
+                target = out[at : at + each]
+                if column >= columns:
+                    for word in range(3):
+                        for i in range(4):
+                            target[4 * (word * COLUMNS + c) + i] = 0
+                    continue
+                start = column * terms + step * STEP
+                source = w[start : start + STEP]
+                for i in range(4):
+                    place, term = 4 * c + i, i % 2 * 4 + i // 2
+                    a = np.int64(source[term]) - first
+                    b = np.int64(source[term + 2]) - first
+                    d = np.int64(source[term + 8]) - first
+                    e = np.int64(source[term + 10]) - first
+                    target[place] = (a & 15) | (b & 15) << 4
+                    target[4 * COLUMNS + place] = (d & 15) | (e & 15) << 4
+                    high = (a >> 4) << 4 | (b >> 4) << 6 | d >> 4 | (e >> 4) << 2
+                    target[8 * COLUMNS + place] = high
+
+
+@loop(inline=True)
+def six_bit_level(words: Any, pair: int, c: int, i: int) -> Any:
+    """A weight of a block.
+
+    Args:
+        words: The block's halves of words.
+        pair: Of neighbouring terms.
+        c: The column.
+        i: Which of the pair.
+    """
+    part, quad = pair % 8, pair % 8 // 4 * 2 + pair % 2
+    at = pair // 8 * (6 * COLUMNS) + 2 * c + i
+    low = np.int64(words[at + part // 4 * (2 * COLUMNS)]) >> (part % 4 * 4)
+    high = np.int64(words[at + 4 * COLUMNS]) >> (part % 4 // 2 * 8 + (4 + 2 * quad) % 8)
+    return (low & 15) | (high & 3) << 4
+
+
+@loop
+def unpack_sixes(words: Any, zeros: Any, out: Any) -> None:
+    """Weights less whole zero points as int16, pair by pair.
+
+    Args:
+        words: Halves of words of some steps of a panel.
+        zeros: Zero points, two for each column.
+        out: As many int16 as weights.
+    """
+    wide = 2 * COLUMNS
+    for step in range(words.size // (3 * wide)):
+        source = words[3 * step * wide : 3 * (step + 1) * wide]
+        target = out[8 * step * wide : 8 * (step + 1) * wide]
+        for j in range(wide):
+            low, zero = source[j], zeros[j]
+            other, top = source[wide + j], source[2 * wide + j]
+            a = (low & 0x0F0F) | (top & 0x3030)
+            b = ((low >> 4) & 0x0F0F) | ((top >> 2) & 0x3030)
+            d = (other & 0x0F0F) | ((top << 4) & 0x3030)
+            e = ((other >> 4) & 0x0F0F) | ((top << 2) & 0x3030)
+            target[j] = np.uint16((a & 255) - zero)
+            target[wide + j] = np.uint16((b & 255) - zero)
+            target[2 * wide + j] = np.uint16((a >> 8) - zero)
+            target[3 * wide + j] = np.uint16((b >> 8) - zero)
+            target[4 * wide + j] = np.uint16((d & 255) - zero)
+            target[5 * wide + j] = np.uint16((e & 255) - zero)
+            target[6 * wide + j] = np.uint16((d >> 8) - zero)
+            target[7 * wide + j] = np.uint16((e >> 8) - zero)
