@@ -114,6 +114,26 @@ class LinearOp(NamedTuple):
     part: TermPart | None = None
 
 
+class LinearStep(NamedTuple):
+    """A matrix product or convolution as a program's step; pixels with channels last.
+
+    Attributes:
+        images: The sizes.
+        x: Input pixels.
+        op: What is computed of them.
+        y: Output pixels.
+        storage: How x and y lie in memory.
+        scaling: What happens to x first, if `storage` says that it is scaled.
+    """
+
+    images: Images
+    x: Operand
+    op: LinearOp
+    y: Operand
+    storage: Storage = PLAIN
+    scaling: InputScaling | None = None
+
+
 def reads_stored(policy: PrecisionPolicy, weights: Array) -> bool:
     """Whether products in float32 read a matrix of 16-bit floats as it is, instead of a copy.
 
@@ -177,11 +197,12 @@ def emit_matrix_product(b: Builder, x: Operand, op: LinearOp) -> Operand | None:
         if cut.arithmetic.in_bfloat16:
             _emit_packed(b, policy, cut, x, op._replace(w=weights), y)
             return y
+    step = LinearStep(images, x, op, y)
     parts = depth_parts(policy, images) if w.dtype == np.float32 else 1
     if parts > 1:
-        emit_in_parts(b, policy, images, x, op, y, PLAIN, parts)
+        emit_in_parts(b, policy, step, parts)
     else:
-        emit_product(b, policy, images, x, op, y)
+        emit_product(b, policy, step)
     return y
 
 
@@ -211,20 +232,12 @@ def equal_parts(terms: int) -> Iterator[int]:
             yield parts
 
 
-def emit_in_parts(
-    b: Builder,
-    policy: PrecisionPolicy,
-    images: Images,
-    x: Operand,
-    op: LinearOp,
-    y: Operand,
-    storage: Storage,
-    parts: int,
-) -> None:
+def emit_in_parts(b: Builder, policy: PrecisionPolicy, step: LinearStep, parts: int) -> None:
     """Records what `emit_product` would, by parts of the terms.
 
     Each adds to what those before it left in the result.
     """
+    images, op, storage = step.images, step.op, step.storage
     count = images.channels // parts
     kept = replace(storage, x_pitch=storage.x_pitch or images.channels)
     for n in range(parts):
@@ -232,12 +245,13 @@ def emit_in_parts(
         part = LinearOp(
             op.w,
             op.bias if first else None,
-            op.residual if first else y,
+            op.residual if first else step.y,
             op.activation if last else None,
             TermPart(n, parts),
         )
         where = replace(kept, x_first=kept.x_first + n * count)
-        emit_product(b, policy, replace(images, channels=count), x, part, y, where)
+        some = replace(images, channels=count)
+        emit_product(b, policy, step._replace(images=some, op=part, storage=where))
 
 
 def _is_matrix(images: Images, arithmetic: Arithmetic, storage: Storage) -> bool:
@@ -313,28 +327,15 @@ def packed_lhs(
     return b.once(x, ("tiles", arithmetic), lay)
 
 
-def emit_product(
-    b: Builder,
-    policy: PrecisionPolicy,
-    images: Images,
-    x: Operand,
-    op: LinearOp,
-    y: Operand,
-    storage: Storage = PLAIN,
-    scaling: InputScaling | None = None,
-) -> None:
-    """Records a matrix product or convolution; pixels with channels last.
+def emit_product(b: Builder, policy: PrecisionPolicy, step: LinearStep) -> None:
+    """Records a matrix product or convolution.
 
     Args:
-        b: The builder.
+        b: Records it.
         policy: What may be used.
-        images: The sizes.
-        x: Input pixels.
-        op: What is computed of them.
-        y: Output pixels.
-        storage: How x and y lie in memory.
-        scaling: What happens to x first, if `storage` says that it is scaled.
+        step: What is computed.
     """
+    images, x, op, y, storage, scaling = step
     halves = storage.half_in or storage.half_out
     arithmetic = policy.preferred_for_stored(images, halves=halves)
     if arithmetic is Arithmetic.F32:

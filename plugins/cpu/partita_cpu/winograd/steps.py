@@ -6,10 +6,9 @@ import numpy as np
 
 from partita.lowering import Builder, Operand
 from partita.lowering.transformed_weights import Form
-from partita_cpu.gemm.blocking.problem import Images, Storage
 from partita_cpu.gemm.precision_policy import PrecisionPolicy
 from partita_cpu.gemm.product_records import InputScaling
-from partita_cpu.gemm.product_steps import LinearOp, product_of
+from partita_cpu.gemm.product_steps import LinearStep, product_of
 from partita_cpu.gemm.tile_kernels import tile_columns
 from partita_cpu.winograd.point_weights import recovery, transform, transformed_size
 from partita_cpu.winograd.tile_loop import WinogradContext, filter_tiles
@@ -20,17 +19,9 @@ from partita_cpu.winograd.tile_plan import (
 from partita_cpu.winograd.time_model import side_for
 
 
-def emit_filtered(
-    b: Builder,
-    policy: PrecisionPolicy,
-    images: Images,
-    x: Operand,
-    op: LinearOp,
-    y: Operand,
-    storage: Storage,
-    scaling: InputScaling | None,
-) -> bool:
+def emit_filtered(b: Builder, policy: PrecisionPolicy, step: LinearStep) -> bool:
     """Records what `emit_product` would, if minimal filtering is allowed and takes less time."""
+    images, x, op, y, storage, scaling = step
     if not policy.filters or storage.planar:
         return False
     halves = storage.half_in or storage.half_out

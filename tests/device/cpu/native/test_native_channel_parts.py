@@ -23,7 +23,7 @@ def steps_of(monkeypatch):
 
     def noted(*args):
         parts = args[-1]
-        steps.extend([args[2].channels // parts] * parts)
+        steps.extend([args[2].images.channels // parts] * parts)
         emit(*args)
 
     monkeypatch.setattr(channel_parts, "emit_in_parts", noted)

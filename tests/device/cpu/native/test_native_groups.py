@@ -92,7 +92,7 @@ def test_whole_networks(name, group_channels, config, monkeypatch):
     monkeypatch.setattr(
         channel_groups,
         "emit_product",
-        lambda *a: (made.append(a[2].merged_group_channels), emit(*a)),
+        lambda *a: (made.append(a[2].images.merged_group_channels), emit(*a)),
     )
     channels = 13 * group_channels
     net = Net(2, 24, 17, 19)

@@ -13,7 +13,7 @@ import numpy as np
 
 from partita.lowering import ActivationCode, Array, Builder, Node, Operand
 from partita_cpu.gemm.blocking.problem import Images, Storage
-from partita_cpu.gemm.product_steps import LinearOp, emit_product
+from partita_cpu.gemm.product_steps import LinearOp, LinearStep, emit_product
 from partita_cpu.jit.intrinsics.address_call import address, call_convert, call_normalize
 from partita_cpu.jit.llvm_kernel import addresses
 from partita_cpu.jit.loop_kernel import loop
@@ -44,7 +44,7 @@ def product_of_rows(
     images = Images.matrix(x.size // depth, depth, columns)
     storage = Storage(x.dtype == HALF, y.dtype == HALF)
     op = LinearOp(w, bias, residual, node.attrs.get("activation"))
-    emit_product(b, choice_of(b), images, x, op, y, storage)
+    emit_product(b, choice_of(b), LinearStep(images, x, op, y, storage))
     return y
 
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from partita.lowering import Builder, Operand
+from partita.lowering import Builder
 from partita_cpu.gemm.blocking.left_matrix import Source
 from partita_cpu.gemm.blocking.plan import plan
-from partita_cpu.gemm.blocking.problem import Images, Storage
 from partita_cpu.gemm.precision_policy import PrecisionPolicy
-from partita_cpu.gemm.product_records import InputScaling
-from partita_cpu.gemm.product_steps import LinearOp, emit_product
+from partita_cpu.gemm.product_steps import LinearStep, emit_product
 from partita_cpu.gemm.tile_kernels import Arithmetic
 from partita_cpu.llvm.tiles.fma_groups import GROUPS
 
@@ -29,20 +27,12 @@ def fills_vectors(policy: PrecisionPolicy, groups: int, weights: tuple[int, ...]
     return able and groups > 1 and taps != [1, 1] and policy.arithmetic is not Arithmetic.F16
 
 
-def emit_by_groups(
-    b: Builder,
-    policy: PrecisionPolicy,
-    images: Images,
-    x: Operand,
-    op: LinearOp,
-    y: Operand,
-    storage: Storage,
-    scaling: InputScaling | None,
-) -> bool:
+def emit_by_groups(b: Builder, policy: PrecisionPolicy, step: LinearStep) -> bool:
     """Records what `emit_product` would, by tiles that take several groups at once, if it can be.
 
     All channels of an image are laid out together then, and none of a vector's lanes is idle.
     """
+    images, storage = step.images, step.storage
     group_channels = images.channels // images.groups
     if not fills_vectors(policy, images.groups, (images.outputs, group_channels, *images.kernel)):
         return False
@@ -54,5 +44,5 @@ def emit_by_groups(
     cut = plan(joined, policy.machine, Arithmetic.F32, policy.threads, storage)
     if cut.source is not Source.HALO:
         return False
-    emit_product(b, policy, joined, x, op, y, storage, scaling)
+    emit_product(b, policy, step._replace(images=joined))
     return True

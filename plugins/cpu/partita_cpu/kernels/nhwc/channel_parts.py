@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from partita.lowering import Builder, Operand
+from partita.lowering import Builder
 from partita_cpu.gemm.blocking.left_matrix import Source
 from partita_cpu.gemm.blocking.plan import plan
 from partita_cpu.gemm.blocking.problem import Images, Storage
 from partita_cpu.gemm.packing.weights import packed_size
 from partita_cpu.gemm.precision_policy import PrecisionPolicy
-from partita_cpu.gemm.product_steps import LinearOp, emit_in_parts, equal_parts
+from partita_cpu.gemm.product_steps import LinearStep, emit_in_parts, equal_parts
 from partita_cpu.gemm.tile_fields import PANEL_UNITS
 from partita_cpu.gemm.tile_kernels import Arithmetic
 from partita_cpu.kernels.nhwc.row_groups import adds_in_float32
@@ -29,22 +29,14 @@ with 28 a third to a half.
 """
 
 
-def emit_by_channels(
-    b: Builder,
-    policy: PrecisionPolicy,
-    images: Images,
-    x: Operand,
-    op: LinearOp,
-    y: Operand,
-    storage: Storage,
-) -> bool:
+def emit_by_channels(b: Builder, policy: PrecisionPolicy, step: LinearStep) -> bool:
     """Records what `emit_product` would, by parts of the channels, if that is worth it."""
-    if not adds_in_float32(policy, images, storage):
+    if not adds_in_float32(policy, step):
         return False
-    parts = channel_parts(policy, images, storage)
+    parts = channel_parts(policy, step.images, step.storage)
     if parts == 1:
         return False
-    emit_in_parts(b, policy, images, x, op, y, storage, parts)
+    emit_in_parts(b, policy, step, parts)
     return True
 
 

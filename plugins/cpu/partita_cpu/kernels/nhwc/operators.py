@@ -24,7 +24,7 @@ from partita_cpu.gemm.blocking.plan import plan
 from partita_cpu.gemm.blocking.problem import Images, Storage
 from partita_cpu.gemm.fused_activation import bounds_of, needs_pass
 from partita_cpu.gemm.product_records import InputScaling
-from partita_cpu.gemm.product_steps import LinearOp, emit_product
+from partita_cpu.gemm.product_steps import LinearOp, LinearStep, emit_product
 from partita_cpu.gemm.tile_kernels import single_kernel
 from partita_cpu.kernels.int8.integer_product import BYTES
 from partita_cpu.kernels.linalg.epilogue import finish
@@ -117,6 +117,16 @@ def put(b: Builder, node: Node, x: Operand, y: Operand) -> Operand:
     return y
 
 
+_FASTER_WAYS = (
+    emit_by_rows,
+    emit_grouped_pixels,
+    emit_filtered,
+    emit_by_channels,
+    emit_by_groups,
+)
+"""What records a convolution if it takes less time so than `emit_product`'s step; by preference."""
+
+
 @kernel("Conv", domain=DOMAIN, dtypes=STORED)
 def conv(
     b: Builder,
@@ -175,13 +185,9 @@ def conv(
         math.prod(size) if planar else 0,
     )
     policy = choice_of(b)
-    op = LinearOp(w, bias, residual, activation)
-    product = b, policy, images, x, op, y, storage
-    if emit_by_rows(*product) or emit_grouped_pixels(*product) or emit_filtered(*product, scaling):
-        return y
-    if emit_by_channels(*product) or emit_by_groups(*product, scaling):
-        return y
-    emit_product(b, policy, images, x, op, y, storage, scaling)
+    step = LinearStep(images, x, LinearOp(w, bias, residual, activation), y, storage, scaling)
+    if not any(emit(b, policy, step) for emit in _FASTER_WAYS):
+        emit_product(b, policy, step)
     return y
 
 
@@ -252,7 +258,7 @@ def conv_transpose(
     op = LinearOp(matrix, bias, None, within)
     halves = x.dtype == HALF, y.dtype == HALF
     storage = Storage(*halves, x_pitch=x.shape[3], x_first=place.first)
-    emit_product(b, choice_of(b), images, x, op, blocks, storage)
+    emit_product(b, choice_of(b), LinearStep(images, x, op, blocks, storage))
     if narrow:
         finish(b, blocks, width * down * across * outputs, None, 0, None, activation)
     if not in_order:

@@ -13,14 +13,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from partita.lowering import Array, Builder, Operand
+from partita.lowering import Array, Builder
 from partita.lowering.geometry.boxes import Box, strides_of
 from partita.lowering.shapes.symbolic_size import evaluated, settled
 from partita.lowering.transformed_weights import Form
 from partita_cpu.gemm.blocking.left_matrix import LONG_LINE
-from partita_cpu.gemm.blocking.problem import Images, Storage
+from partita_cpu.gemm.blocking.problem import Images
 from partita_cpu.gemm.precision_policy import PrecisionPolicy
-from partita_cpu.gemm.product_steps import LinearOp, emit_product
+from partita_cpu.gemm.product_steps import LinearStep, emit_product
 from partita_cpu.gemm.tile_kernels import Arithmetic, on_tiles, tile_columns
 from partita_cpu.kernels.movement.strided_copy import copy_box
 from partita_cpu.llvm.levels import Level
@@ -100,16 +100,9 @@ def joined_weights(w: Array, count: int, stride: int) -> Array:
     return wide.reshape(count * outputs, channels, down, shape[-1])
 
 
-def emit_grouped_pixels(
-    b: Builder,
-    policy: PrecisionPolicy,
-    images: Images,
-    x: Operand,
-    op: LinearOp,
-    y: Operand,
-    storage: Storage,
-) -> bool:
+def emit_grouped_pixels(b: Builder, policy: PrecisionPolicy, step: LinearStep) -> bool:
     """Records what `emit_product` would, if it is worth it to compute pixels together."""
+    images, op, y, storage = step.images, step.op, step.y, step.storage
     count = pixels_per_group(images, policy.level, policy.arithmetic)
     whole = images.out_width % count == 0
     alone = storage.y_pitch in (0, images.outputs) and not (storage.scaled or storage.planar)
@@ -132,7 +125,8 @@ def emit_grouped_pixels(
     shape = (images.batch, images.out_height, images.out_width, images.outputs)
     padded = (*shape[:2], wide.out_width * count, images.outputs)
     into = y if whole else b.empty(padded, y.dtype)
-    emit_product(b, policy, wide, x, op._replace(w=weights, bias=bias), into, kept)
+    op = op._replace(w=weights, bias=bias)
+    emit_product(b, policy, step._replace(images=wide, op=op, y=into, storage=kept))
     if not whole:
         copy_box(b, Box(into, strides_of(padded)), Box(y, strides_of(shape)), shape)
     return True

@@ -11,12 +11,12 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 
-from partita.lowering import Builder, Operand
+from partita.lowering import Builder
 from partita_cpu.gemm.blocking.left_matrix import Source
 from partita_cpu.gemm.blocking.plan import plan
 from partita_cpu.gemm.blocking.problem import Images, Storage
 from partita_cpu.gemm.precision_policy import PrecisionPolicy
-from partita_cpu.gemm.product_steps import LinearOp, emit_product
+from partita_cpu.gemm.product_steps import LinearStep, emit_product
 from partita_cpu.gemm.tile_kernels import Arithmetic
 
 GAIN = 1.3
@@ -26,42 +26,36 @@ MOST_STEPS = 32
 """No more steps than these: each reads its part of the weights again."""
 
 
-def adds_in_float32(policy: PrecisionPolicy, images: Images, storage: Storage) -> bool:
+def adds_in_float32(policy: PrecisionPolicy, step: LinearStep) -> bool:
     """Whether steps may share the sums of a convolution: float32 alone, as it lies in memory.
 
     Tiles can add up lines that lie apart then, and sums between steps are not rounded to less.
     """
+    images, storage = step.images, step.storage
     able = policy.arithmetic is Arithmetic.F32 and images.groups == 1 and not images.symbolic
     changed = storage.planar or storage.scaled or storage.half_in or storage.half_out
     return able and not changed
 
 
-def emit_by_rows(
-    b: Builder,
-    policy: PrecisionPolicy,
-    images: Images,
-    x: Operand,
-    op: LinearOp,
-    y: Operand,
-    storage: Storage,
-) -> bool:
+def emit_by_rows(b: Builder, policy: PrecisionPolicy, step: LinearStep) -> bool:
     """Records what `emit_product` would, by rows of the result, if that is worth it."""
-    if not adds_in_float32(policy, images, storage):
+    images, storage = step.images, step.storage
+    if not adds_in_float32(policy, step):
         return False
     groups = row_groups(images)
     if not 0 < images.batch * len(groups) <= MOST_STEPS:  # the images may be any number
         return False
-    steps = [
+    parts = [
         (part, kept)
         for image in range(images.batch)
         for first, rows, taps in groups
         for part, kept in [_part(images, storage, image, first, rows, taps)]
     ]
-    cuts = (plan(part, policy.machine, Arithmetic.F32, policy.threads, k) for part, k in steps)
+    cuts = (plan(part, policy.machine, Arithmetic.F32, policy.threads, k) for part, k in parts)
     if any(cut.source is not Source.HALO for cut in cuts):
         return False
-    for part, kept in steps:
-        emit_product(b, policy, part, x, op, y, kept)
+    for part, kept in parts:
+        emit_product(b, policy, step._replace(images=part, storage=kept))
     return True
 
 

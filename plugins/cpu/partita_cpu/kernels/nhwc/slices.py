@@ -16,7 +16,7 @@ from partita_cpu.gemm.blocking.left_matrix import Source
 from partita_cpu.gemm.blocking.plan import LARGE_PANEL_SHARE, plan
 from partita_cpu.gemm.blocking.problem import Images, Storage
 from partita_cpu.gemm.precision_policy import PrecisionPolicy
-from partita_cpu.gemm.product_steps import LinearOp, emit_product
+from partita_cpu.gemm.product_steps import LinearOp, LinearStep, emit_product
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.kernels.nhwc.depthwise import counts_of, emit_slide
 from partita_cpu.kernels.nhwc.operators import conv, images_of, to_last
@@ -88,7 +88,7 @@ def sum_convolutions(
             planar=rows * width if planar else 0,
         )
         op = LinearOp(w, bias, residual, node.attrs.get("activation"))
-        _emit_slices(b, x, op, y, images, window, storage)
+        _emit_slices(b, LinearStep(images, x, op, y, storage), window)
     return y
 
 
@@ -101,24 +101,18 @@ def _reads_planes(b: Builder, images: Images, window: Window, w: Operand) -> boo
     return plan(every, policy.machine, arithmetic, policy.threads, planes).source is Source.HALO
 
 
-def _emit_slices(
-    b: Builder,
-    x: Operand,
-    op: LinearOp,
-    y: Operand,
-    images: Images,
-    window: Window,
-    storage: Storage,
-) -> None:
+def _emit_slices(b: Builder, step: LinearStep, window: Window) -> None:
     """A step for some output slices each, for which the slices under their windows are laid out."""
+    images, _, op, _, storage, _ = step
     w, taps, policy = op.w, window.kernel[0], choice_of(b)
     shape = (*w.shape[:2], taps * w.shape[3], w.shape[4])
     tall = b.prepack(w, "tall", _slices_below_another, form=Form(w.dtype, shape))
+    op = op._replace(w=tall)
     stride, apart, out = window.stride[0], window.dilation[0], window.out[0]
     size = images.height * images.width * (1 if storage.planar else images.channels)
-    steps = -(-out // _results_at_once(images, window, policy))
-    for step in range(steps):
-        place, behind = out * step // steps, out * (step + 1) // steps
+    parts = -(-out // _results_at_once(images, window, policy))
+    for part in range(parts):
+        place, behind = out * part // parts, out * (part + 1) // parts
         first = place * stride - window.begin[0]
         places = range(first, first + apart * (taps + (behind - place - 1) * stride), apart)
         lacking = sum(at < 0 for at in places), sum(at >= window.size[0] for at in places)
@@ -133,7 +127,7 @@ def _emit_slices(
         )
         of_slice = images.out_height * images.out_width * images.outputs
         where = replace(storage, x_first=first * size, y_first=place * of_slice)
-        emit_product(b, policy, product, x, op._replace(w=tall), y, where)
+        emit_product(b, policy, step._replace(images=product, op=op, storage=where))
 
 
 def _results_at_once(images: Images, window: Window, policy: PrecisionPolicy) -> int:

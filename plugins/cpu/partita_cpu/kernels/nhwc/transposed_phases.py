@@ -23,7 +23,7 @@ from partita.lowering.shapes.symbolic_size import settled
 from partita.lowering.transformed_weights import Form
 from partita_cpu.gemm.blocking.problem import Images, Storage
 from partita_cpu.gemm.precision_policy import PrecisionPolicy
-from partita_cpu.gemm.product_steps import LinearOp, emit_product
+from partita_cpu.gemm.product_steps import LinearOp, LinearStep, emit_product
 from partita_cpu.kernels.movement.strided_copy import copy_box
 from partita_cpu.kernels.nhwc.pixel_grouping import emit_grouped_pixels
 from partita_cpu.kernels.nhwc.placement import HALF, Place
@@ -201,7 +201,7 @@ def _emit_apart(
         halves = x.dtype == HALF, lines.dtype == HALF
         pitch, first = stride[1] * outputs, columns.first * outputs
         storage = Storage(*halves, x.shape[3], place.first, pitch, first)
-        emit_product(b, policy, images, x, op._replace(w=w), lines, storage)
+        emit_product(b, policy, LinearStep(images, x, op._replace(w=w), lines, storage))
 
 
 def _emit_joined(
@@ -224,9 +224,9 @@ def _emit_joined(
         bias = b.prepack(bias, ("repeated", stride[1]), lambda a: np.tile(a, stride[1]))
     halves = x.dtype == HALF, lines.dtype == HALF
     storage = Storage(*halves, x.shape[3], place.first)
-    product = b, policy, images, x, op._replace(w=w, bias=bias), lines, storage
-    if not emit_grouped_pixels(*product):
-        emit_product(*product)
+    step = LinearStep(images, x, op._replace(w=w, bias=bias), lines, storage)
+    if not emit_grouped_pixels(b, policy, step):
+        emit_product(b, policy, step)
 
 
 def _images(place: Place, rows: Phase, columns: Phase, outputs: int) -> Images:

@@ -16,7 +16,7 @@ from partita.lowering.shapes.symbolic_size import integers
 from partita.lowering.transformed_weights import Form
 from partita_cpu.gemm.blocking.problem import Images, Storage
 from partita_cpu.gemm.precision_policy import native_policy
-from partita_cpu.gemm.product_steps import LinearOp, emit_product
+from partita_cpu.gemm.product_steps import LinearOp, LinearStep, emit_product
 from partita_cpu.gemm.tile_kernels import Arithmetic, tile_columns, tile_kernels, tile_rows
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.kernels.half import BFLOAT16, through_float32
@@ -212,7 +212,8 @@ def _emit_narrow_input(
         matrix = b.prepack(weights, key, part, form=form)
         row = None if bias is None else b.prepack(bias, key, part)
         storage = Storage(y_pitch=c.width, y_first=direction * images.pixels * c.width)
-        emit_product(b, policy, images, x, LinearOp(matrix, row), out, storage)
+        step = LinearStep(images, x, LinearOp(matrix, row), out, storage)
+        emit_product(b, policy, step)
     return True
 
 
