@@ -60,7 +60,8 @@ def build_parser(word: str = "") -> argparse.ArgumentParser:
 
     parser = Parser(
         prog="partita",
-        description="One model, many devices: runs ONNX models split over the devices there are.",
+        description="One model, many devices: runs neural networks (ONNX, OpenVINO IR, TFLite, "
+        "GGUF)\non several devices of a machine at once.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
