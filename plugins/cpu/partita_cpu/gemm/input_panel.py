@@ -60,7 +60,16 @@ Scaling = tuple[int, int, Any, Any]
 
 @loop(inline=True)
 def copy_run(copy: int, x: int, n: int, to: int, plane: int, padded: int) -> Any:
-    """`n` elements from address `x`, then zeros up to `padded` elements, to address `to`."""
+    """Copies elements to a panel; returns the largest absolute value, as bits.
+
+    Args:
+        copy: Address of the kernel that copies, and splits floats in parts of bfloat16.
+        x: Address of the first element.
+        n: Elements to copy.
+        to: Address to write to.
+        plane: Bytes from one part of an element to the next.
+        padded: Elements to write; those behind `n` are 0.
+    """
     if padded <= 0:
         return 0
     return call_narrow(copy, (x, n, to, plane, padded))
@@ -77,7 +86,18 @@ def copy_pixel(
     scaling: Scaling,
     channel: int,
 ) -> Any:
-    """`n` channels of one pixel, scaled if the plan says so, then zeros up to `padded`."""
+    """As `copy_run` for the channels of one pixel, scaled if the plan says so.
+
+    Args:
+        kernels: `tile_kernels.tile_kernels`.
+        p: `Plan.table`.
+        x: Address of the pixel's first channel.
+        n: Channels to copy.
+        to: Address to write to.
+        padded: Elements to write; those behind `n` are 0.
+        scaling: As for `copy_rows_padded`.
+        channel: The first of the channels, which `scaling` is read from on.
+    """
     if not p[SCALED]:
         return copy_run(kernels[NARROW], x, n, to, p[PLANE_BYTES], padded)
     if padded <= 0:

@@ -75,7 +75,16 @@ def _float(bits: Any) -> Any:
 def exact_tile(
     a: int, w: int, tiles: TileRange, tile: int, context: PanelContext, rows: int
 ) -> None:
-    """A tile whose input is infinite, NaN, or nearly so."""
+    """Computes a tile again whose input is infinite, NaN, or nearly so.
+
+    Args:
+        a: Address of the tile's first row of input.
+        w: Address of its weights.
+        tiles: Which terms are added up.
+        tile: Address of the tile, which is written over.
+        context: The panel's plan.
+        rows: Of the tile.
+    """
     p = context.p
     planes = max(p[ARITHMETIC], 1)
     plane, columns = p[PLANE_BYTES] // 2, p[TILE_COLUMNS]

@@ -173,7 +173,16 @@ def _weigh_pairs(line: Array, weights: Array, top: Any, factor: Any) -> Any:
 def measure_keys(
     inputs: AttentionInputs, p: Array, batch: int, head: int, least: float, lengths: Array
 ) -> None:
-    """What each key of a head is multiplied by to be of length 1."""
+    """What each key of a head is multiplied by to be of length 1.
+
+    Args:
+        inputs: Has the keys.
+        p: Sizes and strides.
+        batch: Of the keys.
+        head: Of the keys.
+        least: Lengths below it count as it.
+        lengths: What is written: one factor for each key.
+    """
     first = p[K_START] + batch * p[K_BATCH] + head * p[K_HEAD]
     inverse_lengths(inputs.k, first, p[K_STEP], p[DEPTH], least, lengths[: p[KEYS]])
 

@@ -175,7 +175,14 @@ def short_rows(
 ) -> Operand:
     """Layer normalization of rows of a multiple of eight elements, at most 2048, by constants.
 
-    The result is of ``dtype``, and goes to ``wide`` of float32, too, if that is given.
+    Args:
+        k: Records it.
+        x: The rows.
+        scale: A constant factor for each element of a row.
+        bias: A constant term for each, or ``None``.
+        epsilon: What is added to variances.
+        dtype: Of the result; ``None``: that of x.
+        wide: A tensor of float32 that the result is written to, too, if it is given.
     """
     columns = scale.size
     rows = x.size // columns

@@ -167,7 +167,16 @@ def error_of(
     *,
     constant: bool = True,
 ) -> float:
-    """Relative error of a product, as a convolution of constant weights or of two inputs."""
+    """Relative error of a product, as a convolution of constant weights or of two inputs.
+
+    Args:
+        device_id: The device.
+        rows: Of the product.
+        depth: Terms of each sum.
+        columns: Of the product.
+        precision: As ``INFERENCE_PRECISION_HINT``.
+        constant: Whether to compute it as a convolution of constant weights.
+    """
     from onnx import helper, numpy_helper
 
     rng = np.random.default_rng(rows)

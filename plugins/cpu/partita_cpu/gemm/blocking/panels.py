@@ -27,7 +27,16 @@ def panel_rows(room: int, most: int, unit_bytes: int, extra: int, grain: int) ->
 
 
 def column_tiles(count: int, halo: bool, flat: bool, pitch: int, width: int, rows: int) -> int:
-    """Tiles in one column of so many rows of the result."""
+    """Tiles in one column of a panel.
+
+    Args:
+        count: Lines of the panel; pixels where it has none.
+        halo: Whether a panel holds lines of the image.
+        flat: Whether tiles go on from line to line.
+        pitch: Pixels from one line to the next.
+        width: Pixels of a line of the result.
+        rows: Of a tile.
+    """
     if flat:
         return -(-((count - 1) * pitch + width) // rows)
     return count * -(-width // rows) if halo else -(-count // rows)

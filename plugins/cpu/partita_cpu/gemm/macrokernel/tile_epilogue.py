@@ -28,7 +28,16 @@ from partita_cpu.jit.loop_kernel import loop
 def result_addresses(
     at: ProductAddresses, panel: Panel, column: Column, epilogue: Epilogue, line: int, pixel: int
 ) -> Any:
-    """Addresses of the result's and the residual's elements; 0 where there is no residual."""
+    """Addresses of the result's and the residual's elements; 0 where there is no residual.
+
+    Args:
+        at: Addresses of what the product reads and writes.
+        panel: Which pixels it has.
+        column: Which outputs.
+        epilogue: Says whether there is a residual.
+        line: A line of the panel.
+        pixel: A pixel of the line.
+    """
     place = (panel.first_pixel + line * panel.width + pixel) * panel.pixel_bytes + column.at
     return at.y + place, at.residual + place if epilogue.has_residual else 0
 

@@ -249,7 +249,16 @@ def _find_places(places: Array, p: Array, count: int, y: int, x: int, c: int) ->
 
 @loop
 def _turn(source: int, across: int, out: Array, p: Array, count: int, exist: int) -> None:
-    """Columns of so many floats, of which so many exist, as rows."""
+    """Writes some columns of floats as rows.
+
+    Args:
+        source: Address of the first column.
+        across: Bytes from one column to the next.
+        out: Rows, flat.
+        p: Sizes, and the kernel that transposes.
+        count: Elements of a column.
+        exist: Columns that there are; the others of a row are left as they are.
+    """
     side, done = min(SIDE, p[COLUMNS]), 0
     if exist == side:
         done = count // side * side

@@ -223,7 +223,17 @@ def _attend_block(
 
 @loop(inline=True)
 def bias_scores(line: Any, terms: Any, table: Any, cap: Any, head: Any, row: Any, low: Any) -> None:
-    """Bounds the scores of a query, and adds its bias to them."""
+    """Bounds the scores of a query, and adds its bias to them.
+
+    Args:
+        line: The scores.
+        terms: Has the bias.
+        table: Sizes, and whether there is a bias.
+        cap: Bound of the scores through tanh; 0 for none.
+        head: The head of keys, counted through all batches.
+        row: The row: of each query, the heads that share these keys lie side by side.
+        low: The first key.
+    """
     if cap != 0:
         bound_scores(line, cap)
     if table[BIASED]:
@@ -324,7 +334,16 @@ def bound_scores(line: Any, cap: Any) -> None:
 
 @loop(inline=True)
 def add_bias(terms: Any, table: Any, head: Any, row: Any, low: Any, line: Any) -> None:
-    """Adds its bias to the scores of a query, from key `low` on."""
+    """Adds its bias to the scores of a query.
+
+    Args:
+        terms: Has the bias.
+        table: Sizes and strides.
+        head: The head of keys, counted through all batches.
+        row: The row: of each query, the heads that share these keys lie side by side.
+        low: The first key.
+        line: The scores.
+    """
     group, kv_heads = table[GROUP], table[KV_HEADS]
     batch, number = head // kv_heads, head % kv_heads * group + row % group
     start = batch * table[BIAS_BATCH] + number * table[BIAS_HEAD]

@@ -109,7 +109,16 @@ def _inverse_root(row: Any, epsilon: Any) -> Any:
 
 @loop(inline=True)
 def rotate_row(row: Any, cosines: Any, sines: Any, at: Any, rotated: Any, interleaved: Any) -> None:
-    """Turns the pairs among the first elements of a row by the angles of a position."""
+    """Rotates pairs of elements by the angles of a position.
+
+    Args:
+        row: A head of a token.
+        cosines: (positions, pairs), flat.
+        sines: As cosines.
+        at: The position.
+        rotated: Elements that belong to pairs; those behind them stay.
+        interleaved: Whether pairs are neighbours; else all second elements follow all first ones.
+    """
     half = rotated // 2
     # Slices, since an index that might be negative is looked at one by one.
     near, far = cosines[at * half : (at + 1) * half], sines[at * half : (at + 1) * half]

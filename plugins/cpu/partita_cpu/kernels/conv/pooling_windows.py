@@ -229,7 +229,16 @@ def max_windows_with_index(
 def divide_windows(
     y: Array, depths: Array, heights: Array, widths: Array, tid: int, nt: int
 ) -> None:
-    """Divide each sum by the number of its elements, a product of one count per dimension."""
+    """Divides each sum by the number of its elements, a product of one count per dimension.
+
+    Args:
+        y: Sums, flat; their means afterwards.
+        depths: Elements under a window for each place in depth.
+        heights: Those for each place down.
+        widths: Those for each place across.
+        tid: This thread.
+        nt: All threads; they share rows.
+    """
     od, oh, ow = depths.size, heights.size, widths.size
     rows = y.size // max(ow, 1)
     low = high = ow // 2  # between the two, windows have as many elements as in the middle
@@ -250,7 +259,16 @@ def divide_windows(
 
 @jit(reassociate=True)
 def row_sums(x: Array, y: Array, p: int, divisor: float, tid: int, nt: int) -> None:
-    """For each row of x the sum of ``abs(x) ** p``, of x itself for p = 0, over `divisor`."""
+    """For each row of x the sum of ``abs(x) ** p``, of x itself for p = 0, over `divisor`.
+
+    Args:
+        x: Rows, flat.
+        y: One sum for each.
+        p: The power.
+        divisor: What sums are divided by.
+        tid: This thread.
+        nt: All threads; they share rows.
+    """
     rows = y.size
     inner = x.size // max(rows, 1)
     for row in range(rows * tid // nt, rows * (tid + 1) // nt):

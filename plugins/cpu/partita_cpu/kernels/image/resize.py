@@ -255,6 +255,14 @@ def resized_axes(
 ) -> list[AxisSizes]:
     """What a Resize (from opset 11 on) makes of each axis.
 
+    Args:
+        b: Knows the constants.
+        node: The Resize.
+        x: Its input.
+        roi: Start and end of each axis, for `tf_crop_and_resize` alone.
+        scales: A factor for each axis, or ``None``.
+        sizes: The size of each axis, where there are no factors.
+
     Raises:
         CompileError: It has neither scales nor sizes, or lacks a region.
     """

@@ -213,7 +213,14 @@ def emit_byte_convolution(
 ) -> Operand:
     """The convolution of bytes less their zero points, of one group; channels second.
 
-    Sums are int32, unless `result` says what they become.
+    Args:
+        b: Records it.
+        node: Has the window.
+        x: Images (n, channels, ...), int8 or uint8.
+        w: Weights (outputs, channels, ...), int8 or uint8.
+        x_zero: Zero point of x, or ``None`` for 0.
+        w_zero: Zero points of w, one or one for each output; ``None`` for 0.
+        result: What sums become; ``None`` leaves them int32.
     """
     last = transposed(b, x, (0, *range(2, x.ndim), 1))
     y = emit_windows(b, node, last, w, x_zero, w_zero, result)
@@ -229,7 +236,17 @@ def emit_windows(
     w_zero: Operand | None,
     result: Result | None = None,
 ) -> Operand:
-    """The same with channels last."""
+    """`emit_byte_convolution` with channels last.
+
+    Args:
+        b: As there, like all that follows.
+        node: Has the window.
+        last: Images (n, ..., channels).
+        w: Weights.
+        x_zero: Zero point of the images.
+        w_zero: Zero points of w.
+        result: What sums become.
+    """
     x = last
     window, w = without_padding(b, resolve(node, x.shape[1:-1], w.shape[2:]), w)
     images, channels, outputs = x.shape[0], x.shape[-1], w.shape[0]

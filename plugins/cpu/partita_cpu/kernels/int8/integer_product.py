@@ -261,7 +261,16 @@ def integer_conv(
     x_zero: Operand | None,
     w_zero: Operand | None,
 ) -> Operand:
-    """The sums of a convolution of 8-bit tensors: exact, in int32 or a float type."""
+    """The sums of a convolution of 8-bit tensors: exact, in int32 or a float type.
+
+    Args:
+        b: Records it.
+        node: Has the window and the groups.
+        x: Images (n, channels, ...).
+        w: Weights (outputs, channels / groups, ...).
+        x_zero: Zero point of x, or ``None`` for 0.
+        w_zero: Zero points of w, one or one for each output; ``None`` for 0.
+    """
     if is_one_group(node, x, w):
         return emit_byte_convolution(b, node, x, w, x_zero, w_zero)
     shape = () if w_zero is None else (w_zero.size, *[1] * (w.ndim - 1))

@@ -243,7 +243,20 @@ def emit_packed_product(
     w_zero: Operand | None,
     result: Result | None = None,
 ) -> Operand:
-    """The product of rows as `pack_rows` leaves them with ``arrange(w)``, (rows, columns)."""
+    """Records the product of packed rows of bytes and weights; returns it as (rows, columns).
+
+    Args:
+        b: Records it.
+        packed: Rows of uint8, as `pack_rows` leaves them.
+        row_totals: The sum of each row, where zero points of w need it.
+        shift: What was added to each element of the rows to make it unsigned.
+        w: Weights, int8 or uint8.
+        arrange: Makes a matrix (terms, columns) of w.
+        terms: Of each sum.
+        x_zero: Zero points of the rows: one, or one for each; ``None`` for 0.
+        w_zero: Zero points of w: one, or one for each column; ``None`` for 0.
+        result: What sums become; ``None`` leaves them int32.
+    """
     rows, width, level = row_totals.size, row_bytes(b, terms), level_of(b)
     columns = w.size // terms if terms else max(w.shape)
     panels, totals = packed_weights(b, w, arrange, columns, width)

@@ -205,7 +205,16 @@ def emit_quantize(
     y: Operand,
     extents: Extents,
 ) -> None:
-    """Records `quantize` of float32 to 8 or 16 bits."""
+    """Records `quantize` of float32 to 8 or 16 bits.
+
+    Args:
+        b: Records it.
+        x: Numbers.
+        scales: One for each channel.
+        zeros: One for each channel, of y's type.
+        y: What is written.
+        extents: Which elements belong to a channel.
+    """
     if y.size:
         args = (b.flat(x), b.flat(scales), b.flat(zeros), b.flat(y))
         b.call(quantize, *args, extents, levels_of_type(y.dtype))

@@ -25,7 +25,18 @@ from partita_cpu.jit.kernel_wrappers import Checked, ItemSized
 def gather_rows(
     x: Array, y: Array, index: Array, outer: int, axis: int, inner: int, tid: int, nt: int
 ) -> None:
-    """``y[o, j, :] = x[o, index[j], :]`` for x of (outer, axis, inner) elements."""
+    """``y[o, j, :] = x[o, index[j], :]`` for x of (outer, axis, inner) elements.
+
+    Args:
+        x: (outer, axis, inner) elements, flat.
+        y: (outer, indices, inner) elements, flat.
+        index: Indices along the axis, none of them negative.
+        outer: Elements before the axis.
+        axis: Of x.
+        inner: Elements behind it.
+        tid: This thread.
+        nt: All threads; they share rows of y.
+    """
     count = index.size
     rows = outer * count
     if inner == 1:
@@ -102,7 +113,17 @@ def gather_pixels(
 def scatter_rows(
     updates: Array, y: Array, index: Array, inner: int, rows: int, tid: int, nt: int
 ) -> None:
-    """``y[index[j], :] = updates[j, :]`` in the order of j; each thread owns a range of rows."""
+    """``y[index[j], :] = updates[j, :]`` in the order of j; each thread owns a range of rows.
+
+    Args:
+        updates: (indices, inner) elements, flat.
+        y: (rows, inner) elements, flat.
+        index: A row of y for each of the updates, none of them negative.
+        inner: Elements of a row.
+        rows: Of y.
+        tid: This thread.
+        nt: All threads.
+    """
     low = rows * tid // nt
     high = rows * (tid + 1) // nt
     for j in range(index.size):

@@ -208,7 +208,17 @@ def one_hot(b: Builder, node: Node, index: Operand, depth: Operand, values: Oper
 def mark_rows(
     values: Array, y: Array, index: Array, depth: int, inner: int, tid: int, nt: int
 ) -> None:
-    """``y[o, d, i]`` is the second value where ``index[o, i]`` is d, elsewhere the first one."""
+    """``y[o, d, i]`` is the second value where ``index[o, i]`` is d, elsewhere the first one.
+
+    Args:
+        values: The two values.
+        y: (outer, depth, inner) elements, flat.
+        index: (outer, inner) indices, flat; negative ones count from the end.
+        depth: Size of the new axis.
+        inner: Elements behind it.
+        tid: This thread.
+        nt: All threads; they share rows of y.
+    """
     rows = y.size // inner
     for row in range(rows * tid // nt, rows * (tid + 1) // nt):
         o = row // depth

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from partita.lowering import Activation, Array, Builder, Operand
+from partita.lowering import Array, Builder, Operand
 from partita.lowering.geometry.windows import Window, count_places
 from partita_cpu.gemm.fused_activation import activation_kernel, epilogue_of, has_kernel, needs_pass
 from partita_cpu.gemm.product_steps import LinearOp
@@ -33,32 +33,32 @@ from partita_cpu.nhwc.depthwise_row_buffer import (
 from partita_cpu.nhwc.window import CONVOLVE, ChannelSlice, SlidingWindow, slide
 
 
-def emit_depthwise(
-    b: Builder,
-    window: Window,
-    place: Place,
-    w: Operand,
-    bias: Operand | None,
-    y: Operand,
-    activation: Activation | None,
-) -> None:
-    """Records a depthwise convolution, finished, by the kernels that suit the window best."""
-    channels, policy = place.channels, choice_of(b)
-    linear = LinearOp(w, bias, None, activation)
+def emit_depthwise(b: Builder, window: Window, place: Place, op: LinearOp, y: Operand) -> None:
+    """Records a depthwise convolution, finished, by the kernels that suit the window best.
+
+    Args:
+        b: Records it.
+        window: The window.
+        place: Input pixels, and the channel of y that the first result is written to.
+        op: Weights, bias and activation.
+        y: Output pixels.
+    """
+    channels, policy, activation = place.channels, choice_of(b), op.activation
     if takes(window) and (not needs_pass(activation) or has_kernel(activation)):
-        _emit_direct(b, window, place, linear, y)
+        _emit_direct(b, window, place, op, y)
         return
     if not needs_pass(activation) and fits(window, channels, policy.machine, y.dtype == HALF):
-        _emit_rows(b, window, place, linear, y)
+        _emit_rows(b, window, place, op, y)
         return
     if needs_pass(activation) and y.dtype == HALF:
-        emit_depthwise(b, window, place, w, bias, y, None)
+        emit_depthwise(b, window, place, op._replace(activation=None), y)
         kernel = activation_kernel(policy.level, activation, True)
         b.call(activate_images, b.flat(y), kernel, channels, y.shape[3], place.into)
         return
-    weights = b.prepack(w, "taps first", _taps_first)
-    offset = b.constant(np.zeros(channels, np.float32)) if bias is None else b.flat(bias)
-    emit_slide(b, window, place, LinearOp(weights, offset, None, activation), y, CONVOLVE)
+    weights = b.prepack(op.w, "taps first", _taps_first)
+    none = b.constant(np.zeros(channels, np.float32))
+    bias = none if op.bias is None else b.flat(op.bias)
+    emit_slide(b, window, place, op._replace(w=weights, bias=bias), y, CONVOLVE)
 
 
 def _emit_direct(b: Builder, window: Window, place: Place, op: LinearOp, y: Operand) -> None:
@@ -78,9 +78,15 @@ def _emit_direct(b: Builder, window: Window, place: Place, op: LinearOp, y: Oper
 def depthwise_of(
     b: Builder, window: Window, place: Place, op: LinearOp, stored: int, far: bool = True
 ) -> Depthwise:
-    """A depthwise convolution as kernels take it, that writes `stored` channels.
+    """A depthwise convolution as kernels take it.
 
-    Its activation has bounds and a gate only. `far` images are asked for ahead.
+    Args:
+        b: Records what it needs.
+        window: The window.
+        place: Input pixels, and which of their channels are read.
+        op: Weights, bias and activation, which has bounds and a gate only.
+        stored: Channels that are written.
+        far: Whether images may lie beyond the second-level cache, and are prefetched.
     """
     level, half = choice_of(b).level, place.x.dtype == HALF
     lanes = level.lanes
@@ -157,7 +163,15 @@ def emit_slide(
 ) -> None:
     """Records a window that slides over an image; see `nhwc.window.slide`.
 
-    Weights are those of `SlidingWindow`, and not read but for `CONVOLVE`.
+    Args:
+        b: Records it.
+        window: The window.
+        place: Input pixels, and the channel of y that the first result is written to.
+        op: Weights, bias and activation; weights are those of `SlidingWindow`, and read by
+            `CONVOLVE` alone.
+        y: Output pixels.
+        kind: What becomes of the elements under a window, of `nhwc.window`.
+        counts: How many elements are under it, for each place down and across, for means.
     """
     policy = choice_of(b)
     none = b.constant(np.ones(1, np.int64))

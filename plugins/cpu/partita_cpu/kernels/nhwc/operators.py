@@ -168,7 +168,7 @@ def conv(
         residual = expanded(b, residual, y.shape)
     activation = node.attrs.get("activation")
     if 1 < groups == channels == w.shape[0] and residual is None:
-        emit_depthwise(b, window, place, w, bias, y, activation)
+        emit_depthwise(b, window, place, LinearOp(w, bias, None, activation), y)
         return y
     images = images_of(n, channels, w.shape[0], groups, window)
     scaling = None

@@ -418,7 +418,17 @@ def fold_statistics(
     terms: Array,
     epsilon: float,
 ) -> None:
-    """One factor and one term per channel in place of four statistics."""
+    """Makes one factor and one term per channel of the four numbers of a batch normalization.
+
+    Args:
+        scale: A factor for each channel.
+        bias: A term for each.
+        mean: The mean of each.
+        variance: The variance of each.
+        factors: What is written: what a channel is multiplied by.
+        terms: What is written: what is added to it then.
+        epsilon: What is added to variances.
+    """
     deviation = np.sqrt(variance.astype(np.float64) + epsilon)
     wide = scale / deviation
     factors[...] = wide

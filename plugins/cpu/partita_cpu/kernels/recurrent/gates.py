@@ -78,7 +78,17 @@ def _apply_rare(row: Any, code: int, alpha: Any, beta: Any) -> None:
 def find_places(
     places: Any, lengths: Any, shape: Any, step: int, backwards: int, first: int, stop: int
 ) -> None:
-    """Where the gates of each row lie at a step; -1 for rows whose sequence has ended."""
+    """Where the gates of each row lie at a step; -1 for rows whose sequence has ended.
+
+    Args:
+        places: What is written.
+        lengths: Of the sequences.
+        shape: Sizes and strides; see `recurrent.Cells`.
+        step: How many steps came before.
+        backwards: Whether sequences are read from their ends.
+        first: First row.
+        stop: Behind the last row.
+    """
     batch, width = shape[2], shape[10]
     for row in range(first, stop):
         element = row % batch
@@ -92,7 +102,17 @@ def find_places(
 def give_output(
     y: Any, state: Any, lengths: Any, shape: Any, step: int, backwards: int, row: int
 ) -> None:
-    """Writes a row's state to its place in the output; zeros behind the end of its sequence."""
+    """Writes a row's state to its place in the output; zeros behind the end of its sequence.
+
+    Args:
+        y: Output: every step's state, flat.
+        state: The row.
+        lengths: Of the sequences.
+        shape: Sizes and strides; see `recurrent.Cells`.
+        step: How many steps came before.
+        backwards: Whether sequences are read from their ends.
+        row: Its number.
+    """
     batch, n = shape[2], shape[3]
     direction, element = row // batch, row % batch
     length = min(lengths[element], shape[1])

@@ -147,7 +147,19 @@ def add_panel_products(
     row: int,
     stop: int,
 ) -> None:
-    """As `add_pair_products`, with all directions' weights in panels, one behind another, flat."""
+    """`add_pair_products` in floats.
+
+    Args:
+        state: As there.
+        n: As there.
+        weights: Panels of all directions' weights, one behind another, flat.
+        direction: As there, like all that follows.
+        gates: Rows of gates.
+        width: Columns of all gates.
+        places: Places of the gates of each row.
+        row: First row.
+        stop: Behind the last row.
+    """
     panels = GatePanels(weights, direction * n * width, n, width // PANEL)
     add_products(state, n, panels, gates, places, 0, row, stop)
 
@@ -283,8 +295,15 @@ def add_byte_products(
 ) -> None:
     """``gates += state @ weights`` for one row of n elements, both quantized.
 
-    ``weights`` are panels of int8 from ``w_at`` on, ``sums`` room for a panel and ``kernels``
-    `tile_kernels.byte_kernels`.
+    Args:
+        state: The row.
+        weights: Panels of int8, flat.
+        w_at: Where those of the row's direction start.
+        of_columns: What belongs to the direction's columns.
+        gates: The row's gates.
+        sums: Room for a panel of int32.
+        kernels: `tile_kernels.byte_kernels`.
+        n: Elements of the row.
     """
     levels, scale, zero = state
     scales, zeros, totals = of_columns

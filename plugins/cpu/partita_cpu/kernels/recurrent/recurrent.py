@@ -115,7 +115,16 @@ def packed(
     shape: Sequence[int],
     dtype: Any = None,
 ) -> Operand:
-    """``fn(x)``, of ``shape``: made once for weights, at every run for other tensors."""
+    """What a function makes of a tensor: once for weights, at every run for others.
+
+    Args:
+        b: Records it.
+        x: Weights, or another tensor.
+        key: What tells ``fn`` apart from others for the same weights.
+        fn: Makes an array of an array.
+        shape: Of what it makes.
+        dtype: Of what it makes; ``None``: x's.
+    """
     if x.const is not None:
         form = Form(np.dtype(x.dtype if dtype is None else dtype), tuple(shape))
         return b.prepack(x, key, fn, form=form)

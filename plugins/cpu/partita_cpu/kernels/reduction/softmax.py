@@ -27,7 +27,16 @@ from partita_cpu.scalar.math import copy_row, exp_below_zero, log, row_maximum
 
 @loop
 def softmax_rows(x: Any, y: Any, outer: int, n: int, tid: int, nt: int) -> None:
-    """Softmax of rows of n elements."""
+    """Softmax of rows of n elements.
+
+    Args:
+        x: Rows, flat.
+        y: As x.
+        outer: Rows.
+        n: Elements of a row.
+        tid: This thread.
+        nt: All threads; they share rows.
+    """
     wide_vectors()
     for o in range(outer * tid // nt, outer * (tid + 1) // nt):
         first = o * n
@@ -48,7 +57,16 @@ def softmax_rows(x: Any, y: Any, outer: int, n: int, tid: int, nt: int) -> None:
 
 @loop
 def log_softmax_rows(x: Any, y: Any, outer: int, n: int, tid: int, nt: int) -> None:
-    """Logarithm of the softmax of rows of n elements."""
+    """Logarithm of the softmax of rows of n elements.
+
+    Args:
+        x: Rows, flat.
+        y: As x.
+        outer: Rows.
+        n: Elements of a row.
+        tid: This thread.
+        nt: All threads; they share rows.
+    """
     wide_vectors()
     for o in range(outer * tid // nt, outer * (tid + 1) // nt):
         source, target = x[o * n : (o + 1) * n], y[o * n : (o + 1) * n]
@@ -122,7 +140,17 @@ def softmax_columns(
 
 @loop
 def hardmax_lines(x: Any, y: Any, outer: int, n: int, inner: int, tid: int, nt: int) -> None:
-    """1 for the first largest element along the middle axis, else 0."""
+    """1 for the first largest element along the middle axis, else 0.
+
+    Args:
+        x: (outer, n, inner) elements, flat.
+        y: As x.
+        outer: Elements before the axis.
+        n: Size of the axis.
+        inner: Elements behind it.
+        tid: This thread.
+        nt: All threads; they share lines along the axis.
+    """
     lines = outer * inner
     for line in range(lines * tid // nt, lines * (tid + 1) // nt):
         o = line // inner

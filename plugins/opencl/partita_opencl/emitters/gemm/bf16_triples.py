@@ -43,7 +43,16 @@ def triple_product(
     residual: Operand | None,
     activation: Activation,
 ) -> Operand:
-    """Records the product; see :func:`is_triple`."""
+    """Records the product; see :func:`is_triple`.
+
+    Args:
+        k: Records it.
+        a: Rows of float32.
+        b: A constant matrix (depth, columns).
+        bias: A term for each column, or ``None``.
+        residual: Added element by element, or ``None``.
+        activation: Applied last.
+    """
     depth, columns = b.shape
     rows = a.size // depth
     wide = Kit(k.builder, replace(k.tuning, bfloat=True))

@@ -396,7 +396,16 @@ def _split_depth(units: int, groups: int, depth: int, step: int) -> tuple[int, i
 def add_splits(
     k: Kit, product: Product, partial: Operand, splits: int, out: Operand, epilogue: Epilogue
 ) -> None:
-    """Records the sum of the parts and the epilogue."""
+    """Records the sum of the parts and the epilogue.
+
+    Args:
+        k: Records it.
+        product: Sizes.
+        partial: The parts (splits, ...) in float32.
+        splits: How many.
+        out: What is written.
+        epilogue: What becomes of the sums.
+    """
     k.launch(
         "product_sum.cl",
         "product_sum",

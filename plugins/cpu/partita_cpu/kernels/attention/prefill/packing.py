@@ -141,6 +141,14 @@ def pack_pairs_of_keys(
 
     Where factors are sums of several bfloat16, the further ones lie behind all of the first.
 
+    Args:
+        keys: As there, like all that follows.
+        place: The first one's place.
+        count: How many keys.
+        kernels: `tile_kernels.attention_kernels`.
+        table: Sizes.
+        own: The thread's memory.
+
     Returns:
         The largest magnitude of an element, as the bits of a float32.
     """
@@ -189,6 +197,14 @@ def pack_pairs_of_values(
 
     Zeros fill up the last unit of pairs. Where factors are sums of several bfloat16, the further
     ones lie behind all pairs of a block.
+
+    Args:
+        values: As there, like all that follows.
+        place: The first one's place.
+        count: How many values.
+        kernels: `tile_kernels.attention_kernels`.
+        table: Sizes.
+        own: The thread's memory.
 
     Returns:
         The largest magnitude of an element, as the bits of a float32.

@@ -146,7 +146,16 @@ def most_tiles(rows: Any) -> Any:
 
 @register_jitable
 def prefill_floats(size: Any, outputs: Any, rows: Any, columns: Any, planes: Any, unit: Any) -> Any:
-    """Floats that a thread of `attend_tiles` needs for tiles of a shape."""
+    """Floats that a thread of `attend_tiles` needs for tiles of a shape.
+
+    Args:
+        size: Elements of a key.
+        outputs: Elements of a value.
+        rows: Of a tile.
+        columns: Of a tile.
+        planes: Parts of bfloat16 of each factor; 0 in float32.
+        unit: Pairs of terms that a tile takes at once.
+    """
     beyond, words = round_up(outputs, columns), key_words(size, planes, unit)
     state = round_up(rows, columns // VECTORS)
     of_row = beyond + query_words(size, planes, unit)
