@@ -271,6 +271,41 @@ def test_quantized_binary(op_type, dtype):
     check_up_to_one(op_type, inputs)
 
 
+@pytest.mark.parametrize("dtype", BYTES)
+@pytest.mark.parametrize("first", [True, False])
+def test_halves_of_a_sum_with_a_number_are_even(first, dtype):
+    """As ``Erf(x) + 1`` of a quantized Gelu, whose sums all lie in the middle of two levels."""
+    limits = np.iinfo(dtype)
+    x = np.arange(limits.min, limits.max + 1).astype(dtype)
+    scale, half = np.array(0.0070710676, np.float32), np.array(0.0070710676 / 2, np.float32)
+    tensor = [x, scale, np.array(limits.min + 128, dtype)]
+    number = [np.array(limits.max, dtype), half, np.array(limits.min, dtype)]
+    zero = np.array(limits.min, dtype)
+    inputs = [*tensor, *number, scale, zero] if first else [*number, *tensor, scale, zero]
+    constants = [k for k in range(8) if k != (0 if first else 3)]
+    (got,) = run_ours("QLinearAdd", inputs, domain="com.microsoft", constants=constants)
+    exact = np.arange(256) - 128 + 127.5
+    np.testing.assert_array_equal(got, np.clip(np.rint(exact), 0, 255) + float(limits.min))
+    model = model_of("QLinearAdd", inputs, domain="com.microsoft", constants=constants)
+    (peer,) = onnxruntime_results(model, {f"x{0 if first else 3}": x})
+    np.testing.assert_array_equal(got, peer)
+
+
+def test_sums_that_are_written_in_steps_are_rounded_to_float32_after_each():
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> sums (uint8[256] x) => (uint8[256] y) '
+        "<float s = {0.0070710676}, float h = {0.0035355338}, uint8 z = {127}, uint8 o = {0},"
+        " uint8 one = {255}> { a = DequantizeLinear(x, s, z) b = DequantizeLinear(one, h, o)"
+        " c = Add(a, b) y = QuantizeLinear(c, s, o) }"
+    )
+    x, s = np.arange(256).astype(np.uint8), np.float32(0.0070710676)
+    core = partita.Core()
+    (y,) = core.compile_model(model, "CPU")({"x": x}).to_tuple()
+    steps = (x.astype(np.float32) - 127) * s + np.float32(255) * np.float32(0.0035355338)
+    np.testing.assert_array_equal(y, np.clip(np.rint(steps / s), 0, 255))
+    assert not np.array_equal(y, np.clip(np.rint(x - 127 + 127.5), 0, 255))
+
+
 @pytest.mark.parametrize("op_type", ["QLinearSigmoid", "QLinearLeakyRelu"])
 @pytest.mark.parametrize("dtype", BYTES)
 def test_quantized_activation(op_type, dtype):

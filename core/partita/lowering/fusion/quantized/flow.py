@@ -9,6 +9,9 @@ from partita.lowering.fusion.rewriting import Rewriter, origins
 from partita.lowering.graph import Node
 from partita.model.op_traits import Trait, having
 
+ROUNDED_STEPS = "rounded_steps"
+"""Attribute, 1 on a QLinearAdd whose sum, too, is rounded to float32 before it is divided."""
+
 
 def fuse_quantized_flow(rewriter: Rewriter) -> None:
     """``Quantize(Add(Dequantize(a), Dequantize(b)))`` becomes onnxruntime's QLinearAdd.
@@ -44,6 +47,7 @@ def _fuse_sum(rewriter: Rewriter, node: Node) -> None:
         "QLinearAdd",
         [a.levels, *a.constants(), b.levels, *b.constants(), *y.constants()],
         [quantize.outputs[0]],
+        {ROUNDED_STEPS: 1},
         domain="com.microsoft",
         name=node.name,
         origins=origins(group),

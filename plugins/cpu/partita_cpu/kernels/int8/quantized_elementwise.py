@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from partita.contract.query import Reason, ReasonCode
-from partita.lowering import Builder, Node, Operand
+from partita.lowering import Array, Builder, Node, Operand
+from partita.lowering.fusion.quantized.flow import ROUNDED_STEPS
 from partita_cpu.gemm.precision_policy import native_policy
 from partita_cpu.jit.intrinsics.address_call import address, call_add_bytes, call_look_up
 from partita_cpu.jit.llvm_kernel import addresses
@@ -141,7 +142,18 @@ def quantized_binary(
     y_scale: Operand,
     y_zero: Operand | None = None,
 ) -> Operand:
-    """Sum or product with broadcasting."""
+    """Sum or product with broadcasting.
+
+    Where a constant number is added, half of all results may lie in the middle of two levels: with
+    the scales of ``Erf(x) + 1``, for one, that is so by half a level. Rounding the steps to float32
+    then decides; such sums are computed in float64, which has the quotients exactly. A sum that is
+    written as DequantizeLinear, Add and QuantizeLinear is to be rounded after each of them.
+    """
+    one_of_two = [part.const for part in (x, w) if part.const is not None and part.const.size == 1]
+    if node.op_type == "QLinearAdd" and one_of_two and not node.attrs.get(ROUNDED_STEPS):
+        sums = b.empty(broadcast_shape(b, [x, w]), x.dtype)
+        b.call_numpy(_add_exactly, x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, sums)
+        return sums
     if node.op_type == "QLinearAdd" and x.shape == w.shape and x.size:
         y = b.empty(x.shape, x.dtype)
         zeros = [
@@ -157,6 +169,32 @@ def quantized_binary(
     result = b.empty(broadcast_shape(b, [left, right]), np.float32)
     emit_broadcast(b, _FUNCTIONS[node.op_type], [left, right], result)
     return _quantized(b, result, y_scale, y_zero, x.dtype)
+
+
+def _add_exactly(
+    x: Array,
+    x_scale: Array,
+    x_zero: Array | None,
+    w: Array,
+    w_scale: Array,
+    w_zero: Array | None,
+    y_scale: Array,
+    y_zero: Array | None,
+    y: Array,
+) -> None:
+    """As :func:`add_levels` has it, in float64 and with broadcasting."""
+    terms = [
+        (part.astype(np.float64) - _level(zero)) * np.float64(scale.item())
+        for part, scale, zero in ((x, x_scale, x_zero), (w, w_scale, w_zero))
+    ]
+    limits = np.iinfo(y.dtype)
+    with np.errstate(all="ignore"):
+        total = np.rint((terms[0] + terms[1]) / np.float64(y_scale.item())) + _level(y_zero)
+        y[...] = np.clip(total, limits.min, limits.max)
+
+
+def _level(zero: Array | None) -> float:
+    return 0.0 if zero is None else float(zero.item())
 
 
 def _between_levels(compute: Callable[[Builder, Node, Operand], Operand]) -> Callable[..., Operand]:
