@@ -17,7 +17,7 @@ import numpy as np
 from partita.lowering import Array, Builder, Operand
 from partita.lowering.geometry.windows import Window
 from partita.lowering.shapes.symbolic_size import integers
-from partita_cpu.gemm.precision_policy import PrecisionPolicy
+from partita_cpu.gemm.precision_policy import PrecisionPolicy, native_policy
 from partita_cpu.gemm.shares import own_share, shares_across
 from partita_cpu.gemm.tile_kernels import (
     CONFIG,
@@ -40,7 +40,13 @@ from partita_cpu.jit.intrinsics.address_call import (
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
 from partita_cpu.kernels.int8.byte_tiles import CHUNK, TILE, TOGETHER, Kind, fetched_ahead
-from partita_cpu.kernels.int8.product import Result, block_steps
+from partita_cpu.kernels.int8.product import (
+    ByteOperands,
+    Result,
+    block_steps,
+    factors_of_columns,
+    packed_weights,
+)
 from partita_cpu.kernels.linalg.register_tiles import PANEL, QUAD
 from partita_cpu.llvm.tiles.amx_int8 import STEP
 from partita_cpu.llvm.tiles.dot_int8 import most_rows
@@ -329,35 +335,30 @@ def runs_first(weights: Array) -> Array:
 
 
 def emit_lines(
-    b: Builder,
-    window: Window,
-    x: Operand,
-    zero: Operand,
-    shift: int,
-    packed: tuple[Operand, Operand],
-    result: Result,
-    factors: Operand,
-    y: Operand,
-    policy: PrecisionPolicy,
-) -> None:
-    """Records the convolution; weights have no zero points.
+    b: Builder, window: Window, operands: ByteOperands, result: Result | None
+) -> Operand | None:
+    """Records the convolution; ``None`` if kernels cannot read the image's lines as they lie.
 
     Args:
-        b: The builder.
-        window: One that `takes_lines`.
-        x: The input with channels last.
-        zero: The level of x that is 0.
-        shift: What makes the input uint8.
-        packed: Weights of `runs_first` by panels, and the sums of their columns.
-        result: What sums become.
-        factors: Its factors, one per column.
-        y: The output.
-        policy: What may be used: a level with kernels.
+        b: Records it.
+        window: The window, in two dimensions.
+        operands: Images (n, height, width, channels) and weights (outputs, channels, ...).
+        result: What sums become; ``None`` for int32.
     """
+    x, w, policy = operands.x, operands.w, native_policy(b.options)
+    if policy is None or not takes_lines(window, x.shape[-1], policy):
+        return None
+    if result is None or result.kind is Kind.SUMS or operands.needs_row_totals:
+        return None
+    columns, run = w.shape[0], window.kernel[2] * x.shape[-1]
+    factors, zero = factors_of_columns(b, result, columns), operands.zero_level(b)
+    if factors.size != columns or zero.size != 1:
+        return None
+    y = b.empty((x.shape[0], *window.out_shape, columns), result.dtype)
+    packed = packed_weights(b, w, runs_first, columns, window.kernel[1] * -(-run // QUAD) * QUAD)
     level, threads = policy.level, policy.threads
-    columns = factors.size
     levels = result.dtype if result.kind is Kind.LEVELS else None
-    table = line_table(window, x.shape, columns, shift, levels, policy, block_steps(b))
+    table = line_table(window, x.shape, columns, operands.shift, levels, policy, block_steps(b))
     work = x.shape[0] * window.pixels * window.taps * x.shape[-1] * columns
     b.call(
         convolve_lines,
@@ -371,6 +372,7 @@ def emit_lines(
         work=work // (16 if level.tiles else 4),
         exec_type=byte_exec_type(level),
     )
+    return y
 
 
 def line_table(

@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from partita.lowering import Array, Builder, Node, Operand
 from partita.lowering.geometry.reached_taps import without_padding
-from partita.lowering.geometry.windows import Window, resolve
+from partita.lowering.geometry.windows import resolve
 from partita_cpu.gemm.precision_policy import native_policy
 from partita_cpu.jit.intrinsics.address_call import address, call_runs
 from partita_cpu.jit.llvm_kernel import addresses
 from partita_cpu.jit.loop_kernel import loop
-from partita_cpu.kernels.int8.byte_tiles import Kind
-from partita_cpu.kernels.int8.convolution_lines import emit_lines, runs_first, takes_lines
+from partita_cpu.kernels.int8.convolution_lines import emit_lines
 from partita_cpu.kernels.int8.product import (
+    ByteOperands,
     Result,
     emit_packed_product,
     emit_rows,
     empty_rows,
-    factors_of_columns,
-    needs_row_totals,
-    packed_weights,
     row_bytes,
-    row_totals_of,
-    shift_of,
 )
-from partita_cpu.kernels.linalg.register_tiles import QUAD
 from partita_cpu.kernels.movement.rearrange import transposed
 
 
@@ -203,96 +198,44 @@ def taps_first(weights: Array) -> Array:
 
 
 def emit_byte_convolution(
-    b: Builder,
-    node: Node,
-    x: Operand,
-    w: Operand,
-    x_zero: Operand | None,
-    w_zero: Operand | None,
-    result: Result | None = None,
+    b: Builder, node: Node, operands: ByteOperands, result: Result | None = None
 ) -> Operand:
-    """The convolution of bytes less their zero points, of one group; channels second.
+    """The convolution of images with channels second, of one group.
 
     Args:
         b: Records it.
         node: Has the window.
-        x: Images (n, channels, ...), int8 or uint8.
-        w: Weights (outputs, channels, ...), int8 or uint8.
-        x_zero: Zero point of x, or ``None`` for 0.
-        w_zero: Zero points of w, one or one for each output; ``None`` for 0.
+        operands: Images (n, channels, ...) and weights (outputs, channels, ...).
         result: What sums become; ``None`` leaves them int32.
     """
+    x = operands.x
     last = transposed(b, x, (0, *range(2, x.ndim), 1))
-    y = emit_windows(b, node, last, w, x_zero, w_zero, result)
+    y = emit_windows(b, node, replace(operands, x=last), result)
     return transposed(b, y, (0, x.ndim - 1, *range(1, x.ndim - 1)))
 
 
 def emit_windows(
-    b: Builder,
-    node: Node,
-    last: Operand,
-    w: Operand,
-    x_zero: Operand | None,
-    w_zero: Operand | None,
-    result: Result | None = None,
+    b: Builder, node: Node, operands: ByteOperands, result: Result | None = None
 ) -> Operand:
-    """`emit_byte_convolution` with channels last.
-
-    Args:
-        b: As there, like all that follows.
-        node: Has the window.
-        last: Images (n, ..., channels).
-        w: Weights.
-        x_zero: Zero point of the images.
-        w_zero: Zero points of w.
-        result: What sums become.
-    """
-    x = last
-    window, w = without_padding(b, resolve(node, x.shape[1:-1], w.shape[2:]), w)
+    """`emit_byte_convolution` of images (n, ..., channels)."""
+    x = operands.x
+    window, w = without_padding(b, resolve(node, x.shape[1:-1], operands.w.shape[2:]), operands.w)
+    operands = replace(operands, w=w)
     images, channels, outputs = x.shape[0], x.shape[-1], w.shape[0]
     shape = (images, *window.out_shape, outputs)
     rows, terms = images * window.pixels, window.taps * channels
     if not rows * outputs:
         return b.empty(shape, np.int32 if result is None else result.dtype)
     if window.is_pointwise:
-        y = emit_rows(b, last, w, taps_first, channels, x_zero, w_zero, result)
-        return b.view(y, shape)
-    through_lines = _emit_lines(b, window, x, w, x_zero, w_zero, result)
+        return b.view(emit_rows(b, operands, taps_first, channels, result), shape)
+    through_lines = emit_lines(b, window, operands, result)
     if through_lines is not None:
         return b.view(through_lines, shape)
-    zero = b.constant(np.zeros(1, x.dtype)) if x_zero is None else b.flat(x_zero)
     packed = empty_rows(b, rows, terms)
-    totals = row_totals_of(b, rows, w, w_zero)
-    counted = int(needs_row_totals(w, w_zero))
-    shift = shift_of(x)
-    sizes = GatheredRows(images, channels, row_bytes(b, terms), shift, counted, _runs(b))
-    b.call(gather_windows, b.flat(last), zero, packed, totals, b.constant(window.table), sizes)
-    y = emit_packed_product(b, packed, totals, shift, w, taps_first, terms, x_zero, w_zero, result)
+    totals = operands.row_totals(b, rows)
+    counted = int(operands.needs_row_totals)
+    sizes = GatheredRows(images, channels, row_bytes(b, terms), operands.shift, counted, _runs(b))
+    table = b.constant(window.table)
+    b.call(gather_windows, b.flat(x), operands.zero_level(b), packed, totals, table, sizes)
+    y = emit_packed_product(b, operands, (packed, totals), taps_first, terms, result)
     return b.view(y, shape)
-
-
-def _emit_lines(
-    b: Builder,
-    window: Window,
-    x: Operand,
-    w: Operand,
-    x_zero: Operand | None,
-    w_zero: Operand | None,
-    result: Result | None,
-) -> Operand | None:
-    """The same where kernels can read the image's lines as they lie; else ``None``."""
-    policy = native_policy(b.options)
-    if policy is None or not takes_lines(window, x.shape[-1], policy):
-        return None
-    if result is None or result.kind is Kind.SUMS or needs_row_totals(w, w_zero):
-        return None
-    outputs, run = w.shape[0], window.kernel[2] * x.shape[-1]
-    factors = factors_of_columns(b, result, outputs)
-    zero = b.constant(np.zeros(1, x.dtype)) if x_zero is None else b.flat(x_zero)
-    if factors.size != outputs or zero.size != 1:
-        return None
-    y = b.empty((x.shape[0], *window.out_shape, outputs), result.dtype)
-    width = window.kernel[1] * -(-run // QUAD) * QUAD
-    packed = packed_weights(b, w, runs_first, outputs, width)
-    emit_lines(b, window, x, zero, shift_of(x), packed, result, factors, y, policy)
-    return y

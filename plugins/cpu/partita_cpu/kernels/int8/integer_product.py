@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from partita_cpu.kernels.elementwise.broadcast_loops import broadcast, emit_broa
 from partita_cpu.kernels.elementwise.cast import emit_cast
 from partita_cpu.kernels.int8.byte_tiles import Kind
 from partita_cpu.kernels.int8.convolution_windows import emit_byte_convolution
-from partita_cpu.kernels.int8.product import Result, emit_byte_product
+from partita_cpu.kernels.int8.product import ByteOperands, Result, emit_byte_product
 from partita_cpu.kernels.int8.quantization import (
     emit_dynamic_quantize,
 )
@@ -86,19 +87,19 @@ def _left_shape(x: Operand, zero: Operand | None) -> tuple[int, ...]:
     return (zero.size, 1) if x.ndim > 1 else (zero.size,)
 
 
-def is_one_product(x: Operand, w: Operand, x_zero: Operand | None) -> bool:
+def is_one_product(operands: ByteOperands) -> bool:
     """Whether a product is one of rows with one matrix."""
+    x, zero = operands.x, operands.x_zero
     rows = x.size // max(x.shape[-1], 1)
-    return w.ndim <= 2 and (x_zero is None or x_zero.size in (1, rows))
+    return operands.w.ndim <= 2 and (zero is None or zero.size in (1, rows))
 
 
-def emit_integer_product(
-    b: Builder, x: Operand, w: Operand, x_zero: Operand | None, w_zero: Operand | None
-) -> Operand:
-    """The int32 matrix product of 8-bit tensors less their zero points."""
-    if is_one_product(x, w, x_zero):
+def emit_integer_product(b: Builder, operands: ByteOperands) -> Operand:
+    """The int32 matrix product of 8-bit tensors."""
+    x, w, x_zero, w_zero = operands.x, operands.w, operands.x_zero, operands.w_zero
+    if is_one_product(operands):
         matrix = b.view(w, (w.size, 1)) if w.ndim == 1 else w
-        y = emit_byte_product(b, x, matrix, x_zero, w_zero)
+        y = emit_byte_product(b, replace(operands, w=matrix))
         return b.view(y, y.shape[:-1]) if w.ndim == 1 else y
     left = _without_zero(b, x, x_zero, _left_shape(x, x_zero))
     right = _without_zero(b, w, w_zero, () if w_zero is None else w_zero.shape)
@@ -123,7 +124,7 @@ def matmul_integer(
     w_zero: Operand | None = None,
 ) -> Operand:
     """The matrix product of 8-bit integers in int32."""
-    return emit_integer_product(b, x, w, x_zero, w_zero)
+    return emit_integer_product(b, ByteOperands(x, w, x_zero, w_zero))
 
 
 @loop
@@ -164,20 +165,16 @@ def scale_columns(
 
 
 def _emit_scaled(
-    b: Builder,
-    x: Operand,
-    w: Operand,
-    zeros: tuple[Operand | None, Operand | None],
-    scales: tuple[Operand, Operand],
-    bias: Operand | None,
+    b: Builder, operands: ByteOperands, scales: tuple[Operand, Operand], bias: Operand | None
 ) -> Operand:
     """The product of bytes times a scale of x and one, or one per column, of w."""
-    if w.ndim == 2 and scales[1].size in (1, w.shape[1]) and is_one_product(x, w, zeros[0]):
+    w = operands.w
+    if w.ndim == 2 and scales[1].size in (1, w.shape[1]) and is_one_product(operands):
         none = b.constant(np.zeros(1, np.int32))
         term = b.zeros(w.shape[1], np.float32) if bias is None else bias
         result = Result(Kind.FLOATS, np.float32, *scales, term, none)
-        return emit_byte_product(b, x, w, *zeros, result)
-    return scaled_sums(b, emit_integer_product(b, x, w, *zeros), *scales, bias)
+        return emit_byte_product(b, operands, result)
+    return scaled_sums(b, emit_integer_product(b, operands), *scales, bias)
 
 
 def scaled_sums(
@@ -225,7 +222,7 @@ def matmul_integer_to_float(
     bias: Operand | None = None,
 ) -> Operand:
     """The scaled matrix product of 8-bit integers in float32."""
-    return _emit_scaled(b, x, w, (x_zero, w_zero), (x_scale, w_scale), bias)
+    return _emit_scaled(b, ByteOperands(x, w, x_zero, w_zero), (x_scale, w_scale), bias)
 
 
 _DYNAMIC: dict[int, DTypes] = {0: F32, 1: BYTES, 2: F32, 3: BYTES, 4: F32}
@@ -245,7 +242,7 @@ def dynamic_quantize_matmul(
     if x.size == 0:
         return b.constant(np.zeros((*x.shape[:-1], w.shape[-1]), np.float32))
     quantized, scale, zero = emit_dynamic_quantize(b, x)
-    return _emit_scaled(b, quantized, w, (zero, w_zero), (scale, w_scale), bias)
+    return _emit_scaled(b, ByteOperands(quantized, w, zero, w_zero), (scale, w_scale), bias)
 
 
 def is_one_group(node: Node, x: Operand, w: Operand) -> bool:
@@ -253,26 +250,17 @@ def is_one_group(node: Node, x: Operand, w: Operand) -> bool:
     return bool(node.attrs.get("group", 1) == 1 and x.shape[1] == w.shape[1])
 
 
-def integer_conv(
-    b: Builder,
-    node: Node,
-    x: Operand,
-    w: Operand,
-    x_zero: Operand | None,
-    w_zero: Operand | None,
-) -> Operand:
+def integer_conv(b: Builder, node: Node, operands: ByteOperands) -> Operand:
     """The sums of a convolution of 8-bit tensors: exact, in int32 or a float type.
 
     Args:
         b: Records it.
         node: Has the window and the groups.
-        x: Images (n, channels, ...).
-        w: Weights (outputs, channels / groups, ...).
-        x_zero: Zero point of x, or ``None`` for 0.
-        w_zero: Zero points of w, one or one for each output; ``None`` for 0.
+        operands: Images (n, channels, ...) and weights (outputs, channels / groups, ...).
     """
+    x, w, x_zero, w_zero = operands.x, operands.w, operands.x_zero, operands.w_zero
     if is_one_group(node, x, w):
-        return emit_byte_convolution(b, node, x, w, x_zero, w_zero)
+        return emit_byte_convolution(b, node, operands)
     shape = () if w_zero is None else (w_zero.size, *[1] * (w.ndim - 1))
     image = _without_zero(b, x, x_zero, ())
     weights = _without_zero(b, w, w_zero, shape)
@@ -293,4 +281,5 @@ def conv_integer(
     w_zero: Operand | None = None,
 ) -> Operand:
     """The convolution of 8-bit integers in int32."""
-    return emit_cast(b, integer_conv(b, node, x, w, x_zero, w_zero), np.int32)
+    operands = ByteOperands(x, w, x_zero, w_zero)
+    return emit_cast(b, integer_conv(b, node, operands), np.int32)

@@ -54,6 +54,47 @@ with nine 10, with 36 12.
 
 
 @dataclass(frozen=True)
+class ByteOperands:
+    """What is multiplied: bytes on both sides, less their zero points.
+
+    Attributes:
+        x: Rows (..., terms) or images, uint8 or int8.
+        w: A matrix (terms, columns), or weights of a convolution, int8 or uint8.
+        x_zero: One zero point, or one per row; ``None`` for 0.
+        w_zero: One zero point, or one per column or output; ``None`` for 0.
+    """
+
+    x: Operand
+    w: Operand
+    x_zero: Operand | None = None
+    w_zero: Operand | None = None
+
+    @property
+    def shift(self) -> int:
+        """What makes the elements of x uint8."""
+        return SHIFT if self.x.dtype == np.int8 else 0
+
+    def zero_level(self, b: Builder) -> Operand:
+        """The levels of x that are 0; images are padded with it."""
+        zero = self.x_zero
+        return b.constant(np.zeros(1, self.x.dtype)) if zero is None else b.flat(zero)
+
+    @property
+    def needs_row_totals(self) -> bool:
+        """Whether zero points of the weights, as moved to int8, are to be taken off."""
+        zero = self.w_zero
+        if self.w.dtype == np.int8 and zero is None:
+            return False
+        return (
+            self.w.dtype == np.uint8 or zero is None or zero.const is None or bool(zero.const.any())
+        )
+
+    def row_totals(self, b: Builder, rows: int) -> Operand:
+        """Memory for the sums of rows; zeros where they do not count."""
+        return b.empty((rows,), np.int32) if self.needs_row_totals else b.zeros(rows, np.int32)
+
+
+@dataclass(frozen=True)
 class Result:
     """What sums become, and by what; every tensor has one element or one per column.
 
@@ -146,134 +187,92 @@ def _is_packed(b: Builder, x: Operand, rows: int, terms: int) -> bool:
     return x.dtype == np.uint8 and terms == row_bytes(b, terms) and whole
 
 
-def emit_byte_product(
-    b: Builder,
-    x: Operand,
-    w: Operand,
-    x_zero: Operand | None,
-    w_zero: Operand | None,
-    result: Result | None = None,
-) -> Operand:
-    """The product of bytes of any leading shape with a matrix, less their zero points.
+def emit_byte_product(b: Builder, operands: ByteOperands, result: Result | None = None) -> Operand:
+    """The product of rows of any leading shape with a matrix.
 
     Args:
-        b: The builder.
-        x: (..., terms), uint8 or int8.
-        w: (terms, columns), int8 or uint8.
-        x_zero: One zero point, one per row, or ``None`` for 0.
-        w_zero: One zero point, one per column, or ``None`` for 0.
+        b: Records it.
+        operands: What is multiplied.
         result: What sums become; ``None`` for int32.
     """
-    terms, columns = w.shape
-    rows = math.prod(x.shape[:-1])
+    x, (terms, columns) = operands.x, operands.w.shape
     shape = (*x.shape[:-1], columns)
-    if not rows * columns:
+    if not math.prod(shape):
         return b.empty(shape, np.int32 if result is None else result.dtype)
-    y = emit_rows(b, x, w, as_is, terms, x_zero, w_zero, result)
-    return b.view(y, shape)
+    return b.view(emit_rows(b, operands, as_is, terms, result), shape)
 
 
 def emit_rows(
     b: Builder,
-    x: Operand,
-    w: Operand,
+    operands: ByteOperands,
     arrange: Callable[[Array], Array],
     terms: int,
-    x_zero: Operand | None,
-    w_zero: Operand | None,
     result: Result | None,
 ) -> Operand:
     """The product of rows of bytes with packed weights.
 
     Args:
         b: Records it.
-        x: Bytes [..., terms].
-        w: Weights, bytes of any shape.
-        arrange: Makes [terms, columns] of them.
+        operands: What is multiplied.
+        arrange: Makes a matrix (terms, columns) of the weights.
         terms: Terms of each sum.
-        x_zero: Zero point of ``x``, if it has one.
-        w_zero: Zero points of ``w``, if it has some.
         result: What becomes of the sums; ``None`` leaves them int32.
 
     Returns:
         The result [rows, columns].
     """
+    x = operands.x
     rows = x.size // terms if terms else math.prod(x.shape[:-1])
-    totals = row_totals_of(b, rows, w, w_zero)
-    if _is_packed(b, x, rows, terms) and not needs_row_totals(w, w_zero):
+    totals = operands.row_totals(b, rows)
+    counted = operands.needs_row_totals
+    if _is_packed(b, x, rows, terms) and not counted:
         packed = b.flat(x)
     else:
         packed = empty_rows(b, rows, terms)
-        counted = int(needs_row_totals(w, w_zero))
-        sizes = (terms, row_bytes(b, terms), shift_of(x), counted)
+        sizes = (terms, row_bytes(b, terms), operands.shift, int(counted))
         b.call(pack_rows, b.flat(x), packed, totals, *sizes)
-    return emit_packed_product(
-        b, packed, totals, shift_of(x), w, arrange, terms, x_zero, w_zero, result
-    )
-
-
-def needs_row_totals(w: Operand, w_zero: Operand | None) -> bool:
-    """Whether zero points of the weights, as moved to int8, are to be taken off."""
-    if w.dtype == np.int8 and w_zero is None:
-        return False
-    return w.dtype == np.uint8 or w_zero is None or w_zero.const is None or bool(w_zero.const.any())
-
-
-def row_totals_of(b: Builder, rows: int, w: Operand, w_zero: Operand | None) -> Operand:
-    """Memory for the sums of rows; zeros where they do not count."""
-    if needs_row_totals(w, w_zero):
-        return b.empty((rows,), np.int32)
-    return b.zeros(rows, np.int32)
-
-
-def shift_of(x: Operand) -> int:
-    """What makes the elements uint8."""
-    return SHIFT if x.dtype == np.int8 else 0
+    return emit_packed_product(b, operands, (packed, totals), arrange, terms, result)
 
 
 def emit_packed_product(
     b: Builder,
-    packed: Operand,
-    row_totals: Operand,
-    shift: int,
-    w: Operand,
+    operands: ByteOperands,
+    rows: tuple[Operand, Operand],
     arrange: Callable[[Array], Array],
     terms: int,
-    x_zero: Operand | None,
-    w_zero: Operand | None,
-    result: Result | None = None,
+    result: Result | None,
 ) -> Operand:
-    """Records the product of packed rows of bytes and weights; returns it as (rows, columns).
+    """The product of packed rows of bytes with packed weights.
 
     Args:
         b: Records it.
-        packed: Rows of uint8, as `pack_rows` leaves them.
-        row_totals: The sum of each row, where zero points of w need it.
-        shift: What was added to each element of the rows to make it unsigned.
-        w: Weights, int8 or uint8.
-        arrange: Makes a matrix (terms, columns) of w.
-        terms: Of each sum.
-        x_zero: Zero points of the rows: one, or one for each; ``None`` for 0.
-        w_zero: Zero points of w: one, or one for each column; ``None`` for 0.
-        result: What sums become; ``None`` leaves them int32.
+        operands: What is multiplied.
+        rows: Rows of uint8 as `pack_rows` leaves them, and `ByteOperands.row_totals`.
+        arrange: Makes a matrix (terms, columns) of the weights.
+        terms: Terms of each sum.
+        result: What becomes of the sums; ``None`` leaves them int32.
+
+    Returns:
+        The result [rows, columns].
     """
-    rows, width, level = row_totals.size, row_bytes(b, terms), level_of(b)
+    (packed, row_totals), w, x_zero = rows, operands.w, operands.x_zero
+    count, width, level = row_totals.size, row_bytes(b, terms), level_of(b)
     columns = w.size // terms if terms else max(w.shape)
     panels, totals = packed_weights(b, w, arrange, columns, width)
     none, one = b.constant(np.zeros(1, np.int32)), b.constant(np.ones(1, np.float32))
     if result is None:
         bias = b.zeros(columns, np.int32)
         result = Result(Kind.SUMS, np.int32, one, one, bias, none)
-    zeros = [none if zero is None else b.flat(zero) for zero in (x_zero, w_zero)]
+    zeros = [none if zero is None else b.flat(zero) for zero in (x_zero, operands.w_zero)]
     limits = np.iinfo(result.dtype) if result.kind is Kind.LEVELS else np.iinfo(np.int32)
     column_shift = -SHIFT if w.dtype == np.uint8 else 0
     factors = factors_of_columns(b, result, columns)
-    plain = not needs_row_totals(w, w_zero) and (x_zero is None or x_zero.size == 1)
+    plain = not operands.needs_row_totals and (x_zero is None or x_zero.size == 1)
     plain = plain and factors.size == columns
     steps = row_steps(terms) if level.tiles else (1, STEP)
-    sizes = (terms, columns, width // QUAD, shift, column_shift, result.kind)
+    sizes = (terms, columns, width // QUAD, operands.shift, column_shift, result.kind)
     table = (*sizes, limits.min, limits.max, steps[0], plain, block_steps(b))
-    y = b.empty((rows, columns), result.dtype)
+    y = b.empty((count, columns), result.dtype)
     finish = (result.scale, factors, result.bias, result.zero)
     b.call(
         multiply_bytes,
@@ -285,7 +284,7 @@ def emit_packed_product(
         b.empty((_threads(b) * TOGETHER * TILE,), np.int32),
         b.constant(byte_kernels(level, steps[1])),
         b.constant(np.array(table, np.int64)),
-        work=rows * terms * columns // (4 * QUAD if level.tiles else QUAD),
+        work=count * terms * columns // (4 * QUAD if level.tiles else QUAD),
         exec_type=byte_exec_type(level),
     )
     return y

@@ -25,7 +25,13 @@ from partita_cpu.kernels.int8.integer_product import (
     is_one_product,
     scaled_sums,
 )
-from partita_cpu.kernels.int8.product import Result, as_is, emit_byte_product, emit_rows
+from partita_cpu.kernels.int8.product import (
+    ByteOperands,
+    Result,
+    as_is,
+    emit_byte_product,
+    emit_rows,
+)
 from partita_cpu.kernels.int8.quantization import (
     Extents,
     Levels,
@@ -150,11 +156,11 @@ def quantized_matmul(
     y_zero: Operand,
 ) -> Operand:
     """The matrix product of quantized tensors, quantized again."""
-    scales = x_scale, w_scale, y_scale
-    if w.ndim == 2 and w_scale.size in (1, w.shape[1]) and is_one_product(x, w, x_zero):
+    scales, operands = (x_scale, w_scale, y_scale), ByteOperands(x, w, x_zero, w_zero)
+    if w.ndim == 2 and w_scale.size in (1, w.shape[1]) and is_one_product(operands):
         result = levels_of(b, w.shape[1], scales, None, y_zero)
-        return emit_byte_product(b, x, w, x_zero, w_zero, result)
-    sums = emit_integer_product(b, x, w, x_zero, w_zero)
+        return emit_byte_product(b, operands, result)
+    sums = emit_integer_product(b, operands)
     n = sums.shape[-1] if sums.ndim else 1
     rows = sums.size // n if n else 0
     extents = Extents(rows, n, 1) if w_scale.size > 1 else Extents(rows, 1, n)
@@ -183,11 +189,11 @@ class QuantizedConvInputs(NamedTuple):
 def quantized_conv(b: Builder, node: Node, inputs: QuantizedConvInputs) -> Operand:
     """The convolution of quantized tensors, quantized again."""
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias = inputs
-    scales = x_scale, w_scale, y_scale
+    scales, operands = (x_scale, w_scale, y_scale), ByteOperands(x, w, x_zero, w_zero)
     if is_one_group(node, x, w) and w_scale.size in (1, w.shape[0]):
         result = levels_of(b, w.shape[0], scales, bias, y_zero)
-        return emit_byte_convolution(b, node, x, w, x_zero, w_zero, result)
-    sums = integer_conv(b, node, x, w, x_zero, w_zero)
+        return emit_byte_convolution(b, node, operands, result)
+    sums = integer_conv(b, node, operands)
     extents = Extents(sums.shape[0], sums.shape[1], math.prod(sums.shape[2:]))
     return _requantized(b, sums, bias, scales, y_zero, extents)
 
@@ -230,19 +236,21 @@ class QuantizedGemmInputs(NamedTuple):
 def quantized_gemm(b: Builder, node: Node, inputs: QuantizedGemmInputs) -> Operand:
     """The product of quantized matrices and a bias, quantized again or in float32."""
     x, x_scale, x_zero, w, w_scale, w_zero, bias, y_scale, y_zero = inputs
+    operands = ByteOperands(x, w, x_zero, w_zero)
     turned = bool(node.attrs.get("transB", 0))
+    arrange = columns_of if turned else as_is
     columns, terms = w.shape if turned else w.shape[::-1]
     if bias is not None and bias.size != columns:
         bias = b.view(expanded(b, bias, (1, columns)), (columns,))
     if y_scale is None or y_zero is None:
-        sums = emit_rows(b, x, w, columns_of if turned else as_is, terms, x_zero, w_zero, None)
+        sums = emit_rows(b, operands, arrange, terms, None)
         if bias is not None:
             whole = b.empty(sums.shape, np.int32)
             emit_broadcast(b, _plus, [sums, bias], whole)
             sums = whole
         return scaled_sums(b, sums, x_scale, w_scale, None)
     result = levels_of(b, columns, (x_scale, w_scale, y_scale), bias, y_zero)
-    return emit_rows(b, x, w, columns_of if turned else as_is, terms, x_zero, w_zero, result)
+    return emit_rows(b, operands, arrange, terms, result)
 
 
 _plus = broadcast(operator.add)

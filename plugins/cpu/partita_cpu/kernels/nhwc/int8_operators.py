@@ -13,6 +13,7 @@ from partita_cpu.gemm.tile_kernels import byte_window_kernels
 from partita_cpu.jit.llvm_kernel import addresses
 from partita_cpu.kernels.int8.convolution_windows import emit_windows
 from partita_cpu.kernels.int8.integer_product import BYTES
+from partita_cpu.kernels.int8.product import ByteOperands
 from partita_cpu.kernels.int8.quantized_product import (
     QUANTIZED_CONV,
     QuantizedConvInputs,
@@ -49,7 +50,7 @@ def convolution(b: Builder, node: Node, inputs: QuantizedConvInputs) -> Operand:
     scales = x_scale, w_scale, y_scale
     if int(node.attrs.get("group", 1)) == 1:
         result = levels_of(b, w.shape[0], scales, bias, y_zero)
-        return emit_windows(b, node, x, w, x_zero, w_zero, result)
+        return emit_windows(b, node, ByteOperands(x, w, x_zero, w_zero), result)
     window, w = without_padding(b, resolve(node, x.shape[1:3], w.shape[2:]), w)
     channels = x.shape[3]
     y = b.empty((x.shape[0], *window.out_shape, channels), y_zero.dtype)

@@ -11,7 +11,7 @@ from partita_cpu.gemm.tile_kernels import byte_kernels
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.kernels.int8.byte_tiles import SHIFT
 from partita_cpu.kernels.int8.integer_product import BYTES
-from partita_cpu.kernels.int8.product import emit_byte_product, level_of, signed
+from partita_cpu.kernels.int8.product import ByteOperands, emit_byte_product, level_of, signed
 from partita_cpu.kernels.int8.quantization import emit_dynamic_quantize
 from partita_cpu.kernels.linalg.register_tiles import PANEL, QUAD, byte_panels
 from partita_cpu.kernels.operator_table import F32, kernel, with_inputs
@@ -118,7 +118,7 @@ def _emit_input(
         matrix, scale, zero, term = (
             _of_direction(b, c, operand, direction) for operand in (weights, scales, zeros, bias)
         )
-        sums = emit_byte_product(b, levels, matrix, x_zero, zero)
+        sums = emit_byte_product(b, ByteOperands(levels, matrix, x_zero, zero))
         tensors = (b.flat(sums), b.flat(x_scale), b.flat(scale), b.flat(term), b.flat(out))
         place = RowsOfDirection(rows, columns, c.width, direction * rows)
         b.call(scale_products, *tensors, place)
