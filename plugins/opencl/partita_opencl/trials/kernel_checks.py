@@ -5,101 +5,18 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 
 from partita.lowering import Array
 from partita.tensors.cache_rows import ATTRIBUTES, encoded
+from partita_opencl.trials.sample import MICROSOFT, FamilyChecks, Sample
+from partita_opencl.trials.selection_checks import SELECTION_CHECKS
 
-OPSET = 24
-
-MICROSOFT = "com.microsoft"
-
-Family = Callable[["Sample"], None]
-
-CHECKS: dict[str, Family] = {}
+CHECKS = FamilyChecks(SELECTION_CHECKS)
 """A function per family that fills a model in."""
 
-
-class Sample:
-    """A model of a family with its inputs, and its outputs as they are to be."""
-
-    def __init__(self) -> None:
-        self.nodes: list[Any] = []
-        self.feeds: dict[str, Array] = {}
-        self.weights: dict[str, Array] = {}
-        self.expected: dict[str, Array] = {}
-        self.random = np.random.default_rng(0)
-        self._names = (f"y{n}" for n in itertools.count())
-
-    def numbers(self, *shape: int) -> Array:
-        """Numbers of both signs that float16 and bfloat16 hold, in float32."""
-        steps: Array = self.random.integers(-64, 65, shape)
-        return (steps / 32.0).astype(np.float32)
-
-    def feed(self, name: str, array: Array) -> Array:
-        """Adds an input of the model; returns it in float64."""
-        self.feeds[name] = array
-        return array.astype(np.float64)
-
-    def weight(self, name: str, array: Array) -> Array:
-        """Adds a constant of the model; returns it in float64."""
-        self.weights[name] = array
-        return array.astype(np.float64)
-
-    def step(self, op_type: str, inputs: str, output: str, **attrs: Any) -> None:
-        """Adds an operation; inputs are separated by blanks, and so are outputs."""
-        from onnx import helper
-
-        names = inputs.split(" "), output.split(" ")
-        self.nodes.append(helper.make_node(op_type, *names, output, **attrs))
-
-    def check(self, op_type: str, inputs: str, expected: Array, **attrs: Any) -> None:
-        """Adds an operation whose result is an output."""
-        name = next(self._names)
-        self.step(op_type, inputs, name, **attrs)
-        self.expected[name] = expected
-
-    def model(self) -> Any:
-        """The ONNX model."""
-        from onnx import helper, numpy_helper
-
-        ports = [
-            helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
-            for n, x in self.feeds.items()
-        ]
-        outputs = [helper.make_empty_tensor_value_info(name) for name in self.expected]
-        weights = [numpy_helper.from_array(array, name) for name, array in self.weights.items()]
-        graph = helper.make_graph(self.nodes, "trial", ports, outputs, weights)
-        opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(MICROSOFT, 1)]
-        return helper.make_model(graph, opset_imports=opsets, ir_version=8)
-
-    def keep(self, number: int) -> None:
-        """Leaves only one of the outputs, by its number, and what that one needs."""
-        (name,) = list(self.expected)[number : number + 1]
-        self.expected = {name: self.expected[name]}
-        needed = {name}
-        kept = []
-        for node in reversed(self.nodes):
-            if needed.intersection(node.output):
-                kept.append(node)
-                needed.update(node.input)
-        self.nodes = kept[::-1]
-        self.feeds = {name: x for name, x in self.feeds.items() if name in needed}
-        self.weights = {name: x for name, x in self.weights.items() if name in needed}
-
-    def error(self, found: Mapping[str, Array]) -> float:
-        """The largest relative error of an output; infinite for one of a wrong shape."""
-        return max(_distance(found[name], expected) for name, expected in self.expected.items())
-
-
-def _distance(found: Array, expected: Array) -> float:
-    if found.shape != expected.shape:
-        return np.inf
-    difference = float(np.linalg.norm(found.astype(np.float64) - expected))
-    return difference / max(float(np.linalg.norm(expected)), 1e-30)
+_family = CHECKS.family
 
 
 def sample(family: str, part: int | None = None) -> Sample:
@@ -120,11 +37,6 @@ def sample(family: str, part: int | None = None) -> Sample:
 def parts(family: str) -> int:
     """In how many parts a family can be tried, so that processes can share them."""
     return len(sample(family).expected)
-
-
-def _family(fill: Family) -> Family:
-    CHECKS[fill.__name__.strip("_")] = fill
-    return fill
 
 
 @_family
@@ -378,31 +290,6 @@ def _movement(s: Sample) -> None:
     s.weight("axis", np.array([2]))
     s.weight("step", np.array([2]))
     s.check("Slice", "x from to axis step", x[:, :, 1:9:2])
-
-
-@_family
-def _indexing(s: Sample) -> None:
-    x = s.feed("x", s.numbers(5, 6))
-    picked = s.feed("picked", np.array([4, 0, -1, 2]))
-    s.check("Gather", "x picked", x[picked.astype(int)])
-    places = s.feed("places", s.random.integers(0, 5, (3, 6)))
-    s.check("GatherElements", "x places", np.take_along_axis(x, places.astype(int), 0), axis=0)
-    s.feed("at", np.array([[4], [0], [1], [5], [2]]))
-    spread = x.copy()
-    np.put_along_axis(spread, s.feeds["at"], -1.0, 1)
-    s.weight("minus", np.full((5, 1), -1, np.float32))
-    s.check("ScatterElements", "x at minus", spread, axis=1)
-    rows, starts = s.feed("rows", s.numbers(2, 3, 6)), s.feed("starts", np.array([2, 0]))
-    past = s.feed("past", s.numbers(2, 5, 6))
-    for batch, start in enumerate(starts.astype(int)):
-        past[batch, start : start + 3] = rows[batch]
-    s.check("TensorScatter", "past rows starts", past, axis=1)
-    s.weight("table", s.random.integers(0, 256, (5, 16)).astype(np.uint8))
-    scales = s.weight("scales", s.numbers(5, 1))
-    numbers = np.stack([s.weights["table"] & 15, s.weights["table"] >> 4], -1).reshape(5, 32)
-    expected = (scales * (numbers - 8.0))[picked.astype(int)]
-    attrs = {"block_size": 32, "quantize_axis": 1, "gather_axis": 0, "bits": 4}
-    s.check("GatherBlockQuantized", "table picked scales", expected, domain=MICROSOFT, **attrs)
 
 
 @_family

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -10,12 +12,14 @@ from partita.contract.query import Reason, ReasonCode
 from partita.errors import OperandError
 from partita.lowering import Node, Operand
 from partita.lowering.geometry.boxes import Box, strides_of
-from partita.lowering.kernel_table import INT64, refused_choice
-from partita_opencl.emitters.elementwise import convert
-from partita_opencl.emitters.movement import axis_of, copy_box, expand
+from partita.lowering.kernel_table import INT64
+from partita_opencl.emitters.movement import axis_of, copy_box
 from partita_opencl.emitters.operator_table import FLOATS, INDICES, MOVED, DTypes, operator
-from partita_opencl.launches.emitter_kit import Kit, ctype_of, i32, i64, raw_ctype
+from partita_opencl.launches.emitter_kit import Kit, ctype_of, i32, i64, longs, raw_ctype
 from partita_opencl.launches.steps import FAULT
+
+_DIMS = 8
+"""Coordinates of a tuple that kernels take."""
 
 
 @operator("Gather", types={0: MOVED, 1: INDICES})
@@ -47,37 +51,13 @@ def gather_elements(k: Kit, node: Node, x: Operand, indices: Operand) -> Operand
     """Elements along an axis by index; other dimensions go side by side."""
     axis = axis_of(node, x.ndim)
     y = k.empty(indices.shape, x.dtype)
-    _by_index(k, "gather_elements", _reached(k, x, indices, axis), indices, y, x.shape[axis], axis)
+    tensors = reached(k, x, indices, axis), indices, y
+    options = {"T": raw_ctype(x.dtype)}
+    move_by_index(k, "gather.cl", "gather_elements", tensors, x.shape[axis], axis, **options)
     return y
 
 
-@operator(
-    "ScatterElements",
-    types={0: MOVED, 1: INDICES},
-    since=11,
-    check=lambda node: refused_choice(node, "reduction", "none"),
-)
-def scatter_elements(k: Kit, node: Node, x: Operand, indices: Operand, updates: Operand) -> Operand:
-    """A tensor with elements along an axis replaced, by index; other dimensions go side by side."""
-    axis = axis_of(node, x.ndim)
-    if indices.shape != updates.shape:
-        raise OperandError(
-            f"Operation '{node.name}' ({node.model_kind}) has indices of shape "
-            f"{list(indices.shape)} and updates of shape {list(updates.shape)}."
-        )
-    if updates.dtype != x.dtype:
-        updates = convert(k, updates, x.dtype)  # of halves, constants of one element are not
-    y = k.empty(x.shape, x.dtype)
-    copy_box(k, Box(x, strides_of(x.shape)), Box(y, strides_of(x.shape)), x.shape)
-    target = _reached(k, y, indices, axis)
-    _by_index(k, "scatter_elements", updates, indices, target, x.shape[axis], axis)
-    if target is not y:
-        steps = strides_of(target.shape)
-        copy_box(k, Box(target, steps), Box(y, strides_of(y.shape)), target.shape)
-    return y
-
-
-def _reached(k: Kit, x: Operand, indices: Operand, axis: int) -> Operand:
+def reached(k: Kit, x: Operand, indices: Operand, axis: int) -> Operand:
     """What indices can reach of x: all of it, or less of the dimensions beside the axis."""
     if x.shape[:axis] == indices.shape[:axis] and x.shape[axis + 1 :] == indices.shape[axis + 1 :]:
         return x
@@ -88,12 +68,23 @@ def _reached(k: Kit, x: Operand, indices: Operand, axis: int) -> Operand:
     return y
 
 
-def _by_index(
-    k: Kit, kernel: str, x: Operand, indices: Operand, y: Operand, size: int, axis: int
+def move_by_index(
+    k: Kit, file: str, kernel: str, tensors: Sequence[Operand], size: int, axis: int, **options: Any
 ) -> None:
-    """Records a kernel that moves an element for each index; size: of the axis that it counts."""
+    """Records a kernel that moves an element for each index.
+
+    Args:
+        k: Records it.
+        file: The kernel's file.
+        kernel: The kernel.
+        tensors: What it reads, the indices, what it writes.
+        size: Of the axis that the indices count along.
+        axis: The axis.
+        options: Macros besides the types.
+    """
+    x, indices, y = tensors
     k.launch(
-        "gather.cl",
+        file,
         kernel,
         k.tuning.flat(indices.size),
         x,
@@ -105,50 +96,67 @@ def _by_index(
         i64(math.prod(indices.shape[axis + 1 :])),
         i64(indices.shape[axis]),
         i32(len(k.builder.ops)),
-        T=raw_ctype(x.dtype),
         I=ctype_of(indices.dtype),
+        **options,
     )
 
 
-def _mode(node: Node) -> Reason | None:
-    return refused_choice(node, "mode", "linear", "circular")
-
-
-@operator(
-    "TensorScatter",
-    types={0: MOVED, 1: MOVED, 2: INT64},
-    check=_mode,
-    since=24,
-    in_place={0: 0},
-)
-def tensor_scatter(
-    k: Kit, node: Node, past: Operand, update: Operand, starts: Operand | None = None
-) -> Operand:
-    """The past with rows replaced; where both are one buffer, only these rows are written."""
-    y, steps = k.empty(past.shape, past.dtype), strides_of(past.shape)
-    if not past.size:
-        return y
-    update = convert(k, update, past.dtype)  # of halves, what may be written in place is not
-    copy_box(k, Box(past, steps), Box(y, steps), past.shape)
-    axis = axis_of(node, past.ndim, -2)
-    if starts is None:
-        starts = expand(k, k.constant(np.zeros(1, np.int64)), past.shape[:1])
+@operator("GatherND", types={0: MOVED, 1: INDICES}, since=11)
+def gather_nd(k: Kit, node: Node, x: Operand, indices: Operand) -> Operand:
+    """Slices at tuples of coordinates, within each of the leading batch dimensions."""
+    batch = int(node.attrs.get("batch_dims", 0))
+    depth = int(indices.shape[-1])
+    inner = x.shape[batch + depth :]
+    y = k.empty((*indices.shape[:-1], *inner), x.dtype)
+    limits = x.shape[batch : batch + depth]
     k.launch(
-        "scatter_rows.cl",
-        "scatter_rows",
-        k.tuning.flat(update.size),
-        update,
-        starts,
+        "gather.cl",
+        "gather_tuples",
+        k.tuning.flat(y.size),
+        x,
+        indices,
         y,
         FAULT,
-        i64(update.size),
-        i64(math.prod(past.shape[1:axis])),
-        i64(past.shape[axis]),
-        i64(update.shape[axis]),
-        i64(math.prod(past.shape[axis + 1 :])),
+        i64(y.size),
+        i64(math.prod(inner)),
+        *tuple_arguments(limits),
+        i64(math.prod(indices.shape[batch:-1])),
+        i64(math.prod(limits)),
         i32(len(k.builder.ops)),
-        T=raw_ctype(past.dtype),
-        **({"CIRCULAR": None} if node.attrs.get("mode") == "circular" else {}),
+        T=raw_ctype(x.dtype),
+        I=ctype_of(indices.dtype),
+        DEPTH=depth,
+    )
+    return y
+
+
+def tuple_arguments(limits: Sequence[int]) -> tuple[Any, Any]:
+    """The kernels' ``limits`` and ``steps`` for tuples of coordinates in a box of these sizes."""
+    rest = (1,) * (_DIMS - len(limits))
+    return longs(*limits, *rest), longs(*strides_of(limits), *rest)
+
+
+@operator("ReverseSequence", types={0: MOVED, 1: INT64}, since=10)
+def reverse_sequence(k: Kit, node: Node, x: Operand, lengths: Operand) -> Operand:
+    """Each sequence of the batch backwards, as far as its length says."""
+    y = k.empty(x.shape, x.dtype)
+    time_first = int(node.attrs.get("time_axis", 0)) == 0
+    k.launch(
+        "gather.cl",
+        "reverse_sequences",
+        k.tuning.flat(y.size),
+        x,
+        lengths,
+        y,
+        FAULT,
+        i64(y.size),
+        i64(x.shape[0 if time_first else 1]),
+        i64(x.shape[1]),
+        i64(math.prod(x.shape[2:])),
+        i32(len(k.builder.ops)),
+        T=raw_ctype(x.dtype),
+        I="long",
+        **({"TIME_FIRST": None} if time_first else {}),
     )
     return y
 
