@@ -192,6 +192,18 @@ def _reduce(k: Kit, node: Node, x: Operand, axes: Operand | None = None) -> Oper
     return k.view(y, shape)
 
 
+def sum_over(k: Kit, x: Operand, axes: Sequence[int]) -> Operand:
+    """Sums over axes, counted from 0 and in order; the result has the other ones.
+
+    Args:
+        k: Records it.
+        x: The tensor.
+        axes: At least one.
+    """
+    y = reduce_middle(k, REDUCTIONS["ReduceSum"], _arranged(k, x, axes), x.dtype)
+    return k.view(y, _reduced_shape(x, axes, keep=False))
+
+
 def _without_axes(k: Kit, node: Node, x: Operand) -> Operand:
     """Each element reduced by itself."""
     flat = k.view(x, (x.size, 1, 1))

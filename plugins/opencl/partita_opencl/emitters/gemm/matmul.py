@@ -160,6 +160,22 @@ def _matmul(
     return late(k.view(out, final))
 
 
+def multiplied_matrices(k: Kit, node: Node, a: Operand, b: Operand) -> Operand:
+    """Products of matrices (batches, rows, depth) and (batches, depth, columns), for any operator.
+
+    Args:
+        k: Records it.
+        node: What is computed.
+        a: The left matrices.
+        b: The right ones.
+    """
+    if a.shape[0] != 1:
+        return _matmul(k, node, a, b, None, None)
+    left, right = k.view(a, a.shape[1:]), k.view(b, b.shape[1:])
+    y = _matmul(k, node, left, right, None, None)
+    return k.view(y, (1, *y.shape))
+
+
 def _half(k: Kit, x: Operand) -> Operand:
     """A constant that was left in float32 for products that stream, as halves."""
     return x if is_half(x.dtype) else narrow(k, x)
