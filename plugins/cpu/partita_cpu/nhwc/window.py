@@ -325,42 +325,55 @@ def put_channels(
         call_narrow(kernel[0], (source, channels, to, 0, channels))
 
 
-@loop
-def spread_blocks(
-    x: Array,
-    y: Array,
-    width: int,
-    down: int,
-    across: int,
-    channels: int,
-    y_pitch: int,
-    y_first: int,
-    tid: int,
-    nt: int,
-) -> None:
-    """``y[i, a, j, b, :] = x[i, j, a, b, :]``: the pixels of blocks in their places.
+class Blocks(NamedTuple):
+    """Sizes of blocks of pixels, each made from one pixel.
 
-    Args:
-        x: Input (lines, width, down, across, channels), flat; a block is `down` x `across` pixels.
-        y: Output (lines, down, width, across, y_pitch), flat.
+    Attributes:
+        height: Lines of blocks of a slice.
         width: Blocks of a line.
-        down: Rows of a block.
-        across: Pixels of such a row.
+        deep: Slices of a block.
+        down: Its rows.
+        across: Pixels of a row.
         channels: Of a pixel.
         y_pitch: Elements from one output pixel to the next.
         y_first: The channel that the first result is written to.
-        tid: This thread.
-        nt: All threads; they share the lines.
     """
+
+    height: int
+    width: int
+    deep: int
+    down: int
+    across: int
+    channels: int
+    y_pitch: int
+    y_first: int
+
+
+@loop
+def spread_blocks(x: Array, y: Array, blocks: Blocks, tid: int, nt: int) -> None:
+    """``y[d, e, i, a, j, b, :] = x[d, i, j, e, a, b, :]``: the pixels of blocks in their places.
+
+    Args:
+        x: Input (slices, height, width, deep, down, across, channels), flat.
+        y: Output (slices, deep, height, down, width, across, y_pitch), flat.
+        blocks: The sizes.
+        tid: This thread.
+        nt: All threads; they share the lines of blocks.
+    """
+    height, width, deep, down, across, channels, y_pitch, y_first = blocks
     run, pixels = channels, across
     if y_pitch == channels:
         run, pixels = channels * across, 1
-    lines = x.size // (width * down * across * channels)
+    rows = deep * down
+    lines = x.size // (width * rows * across * channels)
     for line in range(lines * tid // nt, lines * (tid + 1) // nt):
-        for a in range(down):
-            to = (line * down + a) * width * across * y_pitch + y_first
+        upper = line // height
+        for row in range(rows):
+            e = row // down
+            below = ((upper * deep + e) * height + line - upper * height) * down + row - e * down
+            to = below * width * across * y_pitch + y_first
             for j in range(width):
-                source = ((line * width + j) * down + a) * across * channels
+                source = ((line * width + j) * rows + row) * across * channels
                 for _ in range(pixels):
                     for i in range(run):
                         y[np.uint64(to + i)] = x[np.uint64(source + i)]

@@ -26,7 +26,8 @@ from partita_cpu.kernels.nhwc.placement import SLICES
 from partita_cpu.nhwc.attention import attention_arithmetic
 from partita_cpu.nhwc.attention_table import HeadSizes
 
-_CONV, _TRANSPOSED = f"{DOMAIN}::Conv", f"{DOMAIN}::ConvTranspose"
+_CONV = f"{DOMAIN}::Conv"
+_TRANSPOSED = frozenset(f"{domain}::ConvTranspose" for domain in (DOMAIN, SLICES))
 _OF_ROWS = frozenset(
     f"{domain}{name}"
     for domain in ("", "partita::")
@@ -164,7 +165,7 @@ def _can_write(policy: PrecisionPolicy, rows: _Rows, node: Node) -> bool:
         act = bounds_of(node.attrs.get("activation"))[2]
         return not act.code
     activation = node.attrs.get("activation")
-    if node.kind == _TRANSPOSED:
+    if node.kind in _TRANSPOSED:
         return _is_narrow_product(policy, node) and not needs_pass(activation)
     if node.kind != _CONV and node.kind not in _OF_SLICES:
         return False
@@ -184,7 +185,7 @@ def _can_read(policy: PrecisionPolicy, rows: _Rows, node: Node, position: int) -
         return position == 0
     if node.kind == _ADD or _is_concat(node):
         return True
-    if node.kind == _TRANSPOSED:
+    if node.kind in _TRANSPOSED:
         return _is_narrow_product(policy, node) and position == 0
     if node.kind != _CONV and node.kind not in _OF_SLICES:
         return False

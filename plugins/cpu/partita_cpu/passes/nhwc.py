@@ -23,7 +23,8 @@ from partita.lowering.shapes.symbolic_size import integers
 from partita.tensors.layout import MemoryLayout
 from partita_cpu.kernels.nhwc.int8_operators import fits_depthwise
 from partita_cpu.kernels.nhwc.placement import SLICES
-from partita_cpu.kernels.nhwc.transposed_phases import phases_of, touches
+from partita_cpu.kernels.nhwc.transposed_blocks import touches
+from partita_cpu.kernels.nhwc.transposed_phases import phases_of
 from partita_cpu.llvm.images.planar_to_interleaved import CHANNELS
 
 __all__ = ["DOMAIN", "REORDERS", "Shapes", "channels_last", "ports_to_lay_out", "with_layouts"]
@@ -149,7 +150,7 @@ class _Walk(ChannelsLast):
             "Mul": self._gate,
             "Resize": self._resize,
         }
-        kinds = "Conv", "SummedConv", "Join", "MaxPool", "AveragePool"
+        kinds = "Conv", "SummedConv", "ConvTranspose", "Join", "MaxPool", "AveragePool"
         self.rules |= {f"{SLICES}::{kind}": self._slices for kind in kinds}
         self.heads = frozenset({"Reshape", "Transpose"})
 

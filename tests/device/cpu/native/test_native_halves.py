@@ -347,10 +347,10 @@ def test_images_resized_between_others(level, mode, mode_of_resize, factors):
 
 
 @pytest.mark.parametrize("depth", [1, 3])
-@pytest.mark.parametrize("slices", [4, 60])
-def test_volumes(level, mode, depth, slices):
+@pytest.mark.parametrize(("volumes", "slices"), [(1, 4), (2, 30)])
+def test_volumes(level, mode, depth, volumes, slices):
     """Slices under a window added up, joined in the channels, or by themselves; and pools."""
-    net = Net(1, 3, slices, 9, 8)
+    net = Net(volumes, 3, slices, 9, 8)
 
     def conv(x, channels, outputs):
         shape = outputs, channels, depth, 3, 3

@@ -279,3 +279,88 @@ def test_volumes_of_fewer_slices_or_rows_are_spread_over_others(strides):
     x = np.random.default_rng(3).standard_normal((2, 4, 3, 4, 5)).astype(np.float32)
     for shape in (x.shape, [None, 4, *[None] * 3]):
         check(network_of(nodes, shape, {"y": None}, weights), {"x": x})
+
+
+def unet_nodes(norm, kernel, axis, activation):
+    """A U-Net of one step: down by a pool, up by blocks, put beside what was there."""
+    attrs = {"num_groups": 2} if norm == "GroupNormalization" else {}
+    moments = ["mean", "var"] if norm == "BatchNormalization" else []
+    return [
+        helper.make_node("Conv", ["x", "w", "b"], ["c"], name="first", pads=[1] * 6),
+        helper.make_node(norm, ["c", "factor", "b", *moments], ["n"], name="norm", **attrs),
+        helper.make_node(activation, ["n"], ["r"], name="activation"),
+        helper.make_node("MaxPool", ["r"], ["p"], kernel_shape=kernel, strides=kernel),
+        helper.make_node("ConvTranspose", ["p", "up", "b"], ["u"], name="up", strides=kernel),
+        helper.make_node("Relu", ["u"], ["v"]),
+        helper.make_node("Concat", ["r", "v"], ["j"], name="concat", axis=axis),
+        helper.make_node("Conv", ["j", "w2"], ["y"], name="last"),
+    ]
+
+
+def unet(nodes, shape, outputs, weights):
+    model = network_of(nodes, shape, outputs, weights)
+    model.opset_import[0].version = 21  # of GroupNormalization with a factor for each channel
+    return model
+
+
+def unet_weights(rng, channels, outputs, kernel, joined):
+    weights = weights_of(rng, channels, outputs, (3, 3, 3))
+    weights["factor"] = rng.standard_normal(outputs).astype(np.float32)
+    weights["mean"] = rng.standard_normal(outputs).astype(np.float32)
+    weights["var"] = rng.uniform(0.5, 2, outputs).astype(np.float32)
+    weights["up"] = rng.standard_normal((outputs, outputs, *kernel)).astype(np.float32)
+    weights["w2"] = rng.standard_normal((5, joined, 1, 1, 1)).astype(np.float32)
+    return weights
+
+
+NORMALIZATIONS = ["InstanceNormalization", "GroupNormalization", "BatchNormalization"]
+
+
+@st.composite
+def unets(draw):
+    """Sizes of the input, blocks, outputs, a normalization, an axis and an activation."""
+    kernel = [draw(st.integers(1, 3)) for _ in range(3)]
+    sizes = [taps * draw(st.integers(1, 4)) for taps in kernel]
+    outputs = 2 * draw(st.integers(1, 12))
+    shape = (draw(st.integers(1, 2)), draw(st.integers(1, 5)), *sizes)
+    norm = draw(st.sampled_from(NORMALIZATIONS))
+    axis = draw(st.sampled_from([0, 1, 1, 2, 3, 4, -1, -4]))
+    return shape, kernel, outputs, norm, axis, draw(st.sampled_from(["LeakyRelu", "Sigmoid"]))
+
+
+@examples(60)
+@given(unets(), st.integers(0, 99))
+def test_random_networks_that_go_down_and_up_over_volumes(drawn, seed):
+    shape, kernel, outputs, norm, axis, activation = drawn
+    rng = np.random.default_rng(seed)
+    weights = unet_weights(rng, shape[1], outputs, kernel, outputs * (1 + (axis % 5 == 1)))
+    nodes = unet_nodes(norm, kernel, axis, activation)
+    model = unet(nodes, shape, ["r", "u", "y"], weights)
+    computed_by(model, rng.standard_normal(shape).astype(np.float32))
+
+
+@pytest.mark.parametrize("norm", NORMALIZATIONS)
+def test_every_level_goes_down_and_up_without_turning_volumes(level, norm):
+    rng = np.random.default_rng(0)
+    weights = unet_weights(rng, 3, 20, (2, 2, 2), 40)
+    nodes = unet_nodes(norm, [2, 2, 2], 1, "LeakyRelu")
+    shape = (1, 3, 6, 14, 16)
+    x = rng.standard_normal(shape).astype(np.float32)
+    taken = computed_by(unet(nodes, shape, ["y"], weights), x)
+    native = "portable" not in level
+    assert ("blas" not in set(taken.values())) == native
+    turned = [name for name in taken if name.startswith("permute")]
+    named = ("norm", "activation", "up", "concat")
+    assert not native or not [name for name in turned if any(word in name for word in named)]
+
+
+def test_volumes_of_many_slices_are_not_joined():
+    """Each step sums the slices under windows of several results."""
+    rng = np.random.default_rng(6)
+    w = rng.standard_normal((8, 18, 3, 3, 3)).astype(np.float32)
+    x = rng.standard_normal((1, 18, 90, 3, 5)).astype(np.float32)
+    given = x, w, [1, 1, 1], [1, 1, 1], [1, 1, 1]
+    found, steps = computed_slices(*given, EXACT)
+    expected = sums_of_slices(*given)
+    assert np.abs(found - expected).max() <= 2e-6 * np.abs(expected).max()
+    assert "join_slices" not in {step.how for step in steps}

@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from partita.errors import OperandError
-from partita.lowering import Array, Builder, Node, Operand
+from partita.lowering import Builder, Node, Operand
 from partita.lowering.geometry.reached_taps import without_padding
 from partita.lowering.geometry.windows import (
     Window,
@@ -18,16 +18,14 @@ from partita.lowering.geometry.windows import (
     resolve_transposed,
 )
 from partita.lowering.shapes.symbolic_size import evaluated
-from partita.lowering.transformed_weights import Form
 from partita_cpu.gemm.blocking.left_matrix import Source
 from partita_cpu.gemm.blocking.plan import plan
 from partita_cpu.gemm.blocking.problem import Images, Storage
-from partita_cpu.gemm.fused_activation import bounds_of, needs_pass
+from partita_cpu.gemm.fused_activation import bounds_of
 from partita_cpu.gemm.product_records import InputScaling
 from partita_cpu.gemm.product_steps import LinearOp, LinearStep, emit_product
 from partita_cpu.gemm.tile_kernels import single_kernel
 from partita_cpu.kernels.int8.integer_product import BYTES
-from partita_cpu.kernels.linalg.epilogue import finish
 from partita_cpu.kernels.movement.rearrange import expanded, transposed
 from partita_cpu.kernels.nhwc.channel_groups import emit_by_groups
 from partita_cpu.kernels.nhwc.channel_parts import emit_by_channels
@@ -35,7 +33,8 @@ from partita_cpu.kernels.nhwc.depthwise import channel_slice, counts_of, emit_de
 from partita_cpu.kernels.nhwc.pixel_grouping import emit_grouped_pixels
 from partita_cpu.kernels.nhwc.placement import DOMAIN, HALF, STORED, Place, choice_of
 from partita_cpu.kernels.nhwc.row_groups import emit_by_rows
-from partita_cpu.kernels.nhwc.transposed_phases import emit_phases, touches
+from partita_cpu.kernels.nhwc.transposed_blocks import emit_blocks, touches
+from partita_cpu.kernels.nhwc.transposed_phases import emit_phases
 from partita_cpu.kernels.operator_table import F32, kernel
 from partita_cpu.nhwc.transpose import emit_transpose
 from partita_cpu.nhwc.window import (
@@ -45,14 +44,10 @@ from partita_cpu.nhwc.window import (
     over_all_pixels,
     put_channels,
     scale_and_shift,
-    spread_blocks,
     swap_axes,
 )
 from partita_cpu.scalar.activations import ActivationFields
 from partita_cpu.winograd.steps import emit_filtered
-
-NARROW = 8
-"""Up to so many outputs an activation that needs a pass gets one of its own."""
 
 SHORT_SUM = 256
 """Means over more pixels are sums of sums."""
@@ -231,45 +226,22 @@ def conv_transpose(
     """A transposed convolution: by blocks where windows touch and do not overlap, or by phases."""
     place = Place.of(node, x, target)
     n, h, width, _ = x.shape
-    inputs, outputs, down, across = w.shape
+    inputs, outputs, *kernel = w.shape
     if inputs != place.channels:
         raise OperandError(
             f"Operation '{node.name}' (ConvTranspose): {place.channels} input channels do not fit "
             f"weights of shape {list(w.shape)}."
         )
-    window = resolve_transposed(node, (h, width), (down, across))
+    window = resolve_transposed(node, (h, width), kernel)
     y = place.output(b, (n, *window.size[1:], outputs), bool(node.attrs.get("half")))
     if not y.size:
         return y
-    activation = node.attrs.get("activation")
-    if not touches(window):
-        emit_phases(b, choice_of(b), window, place, LinearOp(w, bias, None, activation), y)
-        return y
-    form = Form(w.dtype, (w.shape[0], math.prod(w.shape[1:])))
-    matrix = b.prepack(w, "blocks", _block_matrix, form=form)
-    if bias is not None:
-        bias = b.prepack(bias, ("repeated", down * across), lambda v: np.tile(v, down * across))
-    in_order = down == 1 and place.y is None
-    blocks = y if in_order else b.empty((n * h * width, down * across * outputs), y.dtype)
-    images = Images.matrix(n * h * width, inputs, down * across * outputs)
-    # In tiles most of which do not exist, activations that take long take longer.
-    narrow = down * across * outputs <= NARROW and needs_pass(activation)
-    within = None if narrow else activation
-    op = LinearOp(matrix, bias, None, within)
-    halves = x.dtype == HALF, y.dtype == HALF
-    storage = Storage(*halves, x_pitch=x.shape[3], x_first=place.first)
-    emit_product(b, choice_of(b), LinearStep(images, x, op, blocks, storage))
-    if narrow:
-        finish(b, blocks, width * down * across * outputs, None, 0, None, activation)
-    if not in_order:
-        numbers = width, down, across, outputs, y.shape[3], place.into
-        b.call(spread_blocks, b.flat(blocks), b.flat(y), *numbers, exec_type="reorder")
+    op = LinearOp(w, bias, None, node.attrs.get("activation"))
+    if touches(window):
+        emit_blocks(b, window, place, op, y)
+    else:
+        emit_phases(b, choice_of(b), window, place, op, y)
     return y
-
-
-def _block_matrix(w: Array) -> Array:
-    """(inputs, outputs, down, across) as (inputs, down x across x outputs)."""
-    return np.ascontiguousarray(w.transpose(0, 2, 3, 1)).reshape(w.shape[0], -1)
 
 
 @kernel("MaxPool", domain=DOMAIN, dtypes=STORED)

@@ -10,7 +10,7 @@ import numpy as np
 
 from partita.lowering import Array, Builder, Node, Operand
 from partita.lowering.geometry.reached_taps import without_padding
-from partita.lowering.geometry.windows import Window, resolve
+from partita.lowering.geometry.windows import Window, resolve, resolve_transposed
 from partita.lowering.transformed_weights import Form
 from partita_cpu.gemm.blocking.left_matrix import Source
 from partita_cpu.gemm.blocking.plan import LARGE_PANEL_SHARE, plan
@@ -21,6 +21,7 @@ from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.kernels.nhwc.depthwise import counts_of, emit_slide
 from partita_cpu.kernels.nhwc.operators import conv, images_of, to_last
 from partita_cpu.kernels.nhwc.placement import HALF, SLICES, STORED, Place, choice_of
+from partita_cpu.kernels.nhwc.transposed_blocks import emit_blocks
 from partita_cpu.kernels.operator_table import kernel
 from partita_cpu.nhwc.window import MAX, MEAN
 from partita_cpu.scalar.math import copy_row
@@ -159,6 +160,26 @@ def _results_at_once(images: Images, window: Window, policy: PrecisionPolicy) ->
         return slices / results * (down + extra / lines)
 
     return min(range(1, MOST_RESULTS + 1), key=cost)
+
+
+@kernel("ConvTranspose", domain=SLICES, dtypes=STORED)
+def conv_transpose_slices(
+    b: Builder, node: Node, x: Operand, w: Operand, bias: Operand | None = None
+) -> Operand:
+    """A transposed convolution whose windows touch and do not overlap.
+
+    Weights are those of the volume, (channels, outputs, depth, height, width).
+    """
+    n, rows, width, channels = x.shape
+    slices = int(node.attrs["slices"])
+    window = resolve_transposed(node, (slices, rows // max(slices, 1), width), w.shape[2:])
+    deep, height, across = window.size
+    kept = HALF if node.attrs.get("half") else np.float32
+    y = b.empty((n, deep * height, across, w.shape[1]), kept)
+    if y.size:
+        op = LinearOp(w, bias, None, node.attrs.get("activation"))
+        emit_blocks(b, window, Place(x, 0, channels, None, 0), op, y)
+    return y
 
 
 def _slices_below_another(w: Array) -> Array:

@@ -53,13 +53,6 @@ class Phase:
     end: int
 
 
-def touches(window: Window) -> bool:
-    """Whether windows lie side by side and cover the output."""
-    sizes = zip(window.out, window.kernel, strict=True)
-    covered = window.size == tuple(count * taps for count, taps in sizes)
-    return covered and window.stride == window.kernel and not any(window.begin)
-
-
 def phases_of(window: Window) -> tuple[Sequence[Phase], Sequence[Phase]] | None:
     """The phases down and across of a transposed convolution of images.
 
