@@ -16,13 +16,16 @@ from partita.lowering import Array, Node, Operand
 from partita.lowering.nhwc.conversion import DOMAIN
 from partita_opencl.emitters.convolution import LARGEST_IMAGE, check_size
 from partita_opencl.emitters.gemm.matrix_units import (
+    stream_product,
+)
+from partita_opencl.emitters.gemm.products import Epilogue, activation_of
+from partita_opencl.emitters.gemm.stream import (
     Stream,
+    StreamOperands,
     packed,
     packed_bias,
     packed_filters,
-    stream_product,
 )
-from partita_opencl.emitters.gemm.products import activation_of
 from partita_opencl.emitters.operator_table import operator
 from partita_opencl.emitters.windows import Window, window_of
 from partita_opencl.launches.emitter_kit import Kit, f32, i32, ints, is_half
@@ -119,7 +122,8 @@ def conv(
             f"{list(residual.shape)} to a result of shape {list(out.shape)}."
         )
     if groups == filters > 1 == w.shape[1]:
-        _depthwise(k, node, window, x, w, bias, residual, out)
+        finish = Epilogue(bias, residual=residual, activation=activation_of(node))
+        _depthwise(k, window, x, w, finish, out)
         return out
     if picture:
         x, weights, stream = _picture(k, window, x, w)
@@ -139,7 +143,8 @@ def conv(
             dilation=_xy(window.dilation),
         )
         weights, row = packed(k, stream, w, bias)
-    stream_product(k, stream, x, weights, row, residual, out, activation_of(node))
+    operands = StreamOperands(x, weights, row, residual, out)
+    stream_product(k, stream, operands, activation_of(node))
     return out
 
 
@@ -197,14 +202,7 @@ def _picture(k: Kit, window: Window, x: Operand, w: Operand) -> tuple[Operand, O
 
 
 def _depthwise(
-    k: Kit,
-    node: Node,
-    window: Window,
-    x: Operand,
-    w: Operand,
-    bias: Operand | None,
-    residual: Operand | None,
-    out: Operand,
+    k: Kit, window: Window, x: Operand, w: Operand, finish: Epilogue, out: Operand
 ) -> None:
     pitch = x.shape[3]
     channels = w.shape[0]
@@ -215,13 +213,13 @@ def _depthwise(
 
     stream = Stream(x.shape[0], _xy(window.image), pitch, channels, channels)
     weights = k.builder.prepack(w, "depthwise last", pack)
-    activation = activation_of(node)
+    residual, activation = finish.residual, finish.activation
     _slide(
         k,
         window,
         x,
         out,
-        (weights, packed_bias(k, stream, w, bias), residual or x),
+        (weights, packed_bias(k, stream, w, finish.bias), residual or x),
         (i32(residual is not None), f32(activation.alpha), f32(activation.beta)),
         WEIGH=None,
         ACTIVATION=int(activation.code),

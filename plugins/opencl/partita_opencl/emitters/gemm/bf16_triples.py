@@ -13,7 +13,15 @@ import numpy as np
 
 from partita.lowering import Activation, Array, Operand
 from partita.system.array_conversion import converted
-from partita_opencl.emitters.gemm.matrix_units import MOST_ROWS, Stream, packed_bias, stream_product
+from partita_opencl.emitters.gemm.matrix_units import (
+    stream_product,
+)
+from partita_opencl.emitters.gemm.stream import (
+    MOST_ROWS,
+    Stream,
+    StreamOperands,
+    packed_bias,
+)
 from partita_opencl.launches.emitter_kit import Kit, i32, i64
 from partita_opencl.passes.half_precision import HALF, SINGLE
 from partita_opencl.passes.nhwc import UNIT, filled
@@ -90,7 +98,7 @@ def triple_product(
     w = k.builder.prepack(b, "three parts", pack)
     out = k.empty((*a.shape[:-1], columns), SINGLE)
     row = packed_bias(wide, stream, b, bias)
-    stream_product(wide, stream, parts, w, row, residual, out, activation)
+    stream_product(wide, stream, StreamOperands(parts, w, row, residual, out), activation)
     return out
 
 

@@ -24,11 +24,14 @@ from partita_opencl.emitters.gemm.joined_weights import (
     weights_of,
 )
 from partita_opencl.emitters.gemm.matrix_units import (
-    MOST_ROWS,
-    packed_bias,
     stream_product,
 )
 from partita_opencl.emitters.gemm.products import Epilogue, Product, activation_of, multiply
+from partita_opencl.emitters.gemm.stream import (
+    MOST_ROWS,
+    StreamOperands,
+    packed_bias,
+)
 from partita_opencl.emitters.movement import expand
 from partita_opencl.emitters.normalization import rms_rows, single
 from partita_opencl.emitters.operator_table import FLOATS, DTypes, operator
@@ -188,7 +191,8 @@ def _multiply_many(
     stream = stream_of(form, rows)
     bias = packed_bias(k, stream, weights.scales, epilogue.bias)
     w = weights.words if form.bits == 16 else unpacked(k, weights, a, columns_first=True)
-    stream_product(k, stream, a, w, bias, epilogue.residual, out, epilogue.activation)
+    operands = StreamOperands(a, w, bias, epilogue.residual, out)
+    stream_product(k, stream, operands, epilogue.activation)
 
 
 def _streams(k: Kit, form: BlockForm, a: Operand, rows: int, epilogue: Epilogue) -> bool:

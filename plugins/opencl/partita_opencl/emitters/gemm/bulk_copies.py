@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from partita.lowering import Activation, Operand
 from partita.lowering.shapes.symbolic_size import evaluated
 from partita_opencl.device.limits import Limits
 from partita_opencl.drivers.hopper_ptx import multiplier
 from partita_opencl.drivers.program_cache import ProgramKey
+from partita_opencl.emitters.gemm.stream import Streamed, StreamOperands
 from partita_opencl.launches.emitter_kit import Kit, Options, f32, i32, is_half
 from partita_opencl.launches.steps import Matrix, TensorMapBuffer
 from partita_opencl.tuning.product_tiles import Cut, StreamTile
@@ -47,42 +47,29 @@ def _macros(tile: StreamTile, limits: Limits, size: int) -> Options:
 
 
 def bulk_product(
-    k: Kit,
-    how: Cut,
-    tile: StreamTile,
-    depth: int,
-    columns: int,
-    rows: tuple[int, int, int],
-    width: int,
-    operands: tuple[Operand, Operand, Operand, Operand | None, Operand],
-    activation: Activation,
-    product: object,
+    k: Kit, how: Cut, tile: StreamTile, operands: StreamOperands, product: Streamed
 ) -> None:
-    """Records the product of rows by packed filters, a bias in float32 and a residual.
+    """Records a dense product of halves.
 
     Args:
-        k: The kit.
+        k: Records it.
         how: How the product is cut: not in parts of sums.
         tile: Its tiles.
-        depth: Terms of the sums, in whole units.
-        columns: Columns of the result, in whole units.
-        rows: How many; halves of each, and from one to the next.
-        width: Elements of a row of the result.
-        operands: The rows, filters, a bias per column, what is added to the result if anything,
-            and the result.
-        activation: Applied last.
-        product: For passes that look for certain kernels.
+        operands: What is read and written.
+        product: What is computed; the launch is known by it to passes.
     """
     x, w, bias, residual, out = operands
+    stream, activation = product.stream, product.activation
+    rows, depth, columns, width = stream.rows, stream.depth, stream.columns, stream.width
     limits = k.tuning.limits
     size = 1 if is_half(out.dtype) else 2
     options: dict[str, int | None] = {"ACTIVATION": int(activation.code)}
     flags = {"RESIDUAL": residual is not None, "SINGLE": size == 2}
     names = ("HALF", "NVIDIA") if limits.is_nvidia else ("HALF",)
     describer = ProgramKey("tensor_map.cl", tuple((name, None) for name in names))
-    result = (width * size, rows[0], width * size, _SLAB_ROWS)
+    result = (width * size, rows, width * size, _SLAB_ROWS)
     matrices = [
-        Matrix(0, rows[1], rows[0], rows[2], evaluated(getattr, tile, "high")),
+        Matrix(0, stream.channels, rows, stream.pitch, evaluated(getattr, tile, "high")),
         Matrix(1, depth, columns, depth, evaluated(getattr, tile, "wide")),
         Matrix(4, *result),
     ]
@@ -102,11 +89,11 @@ def bulk_product(
         residual or x,
         out,
         TensorMapBuffer(describer, tuple(matrices)),
-        i32(rows[0]),
+        i32(rows),
         i32(columns),
         i32(depth),
-        i32(rows[1]),
-        i32(rows[2]),
+        i32(stream.channels),
+        i32(stream.pitch),
         i32(width),
         f32(activation.alpha),
         f32(activation.beta),

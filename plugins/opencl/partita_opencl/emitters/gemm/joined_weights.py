@@ -12,7 +12,11 @@ from partita.lowering import Array, Form, Node, Operand
 from partita.system.memory_map import give_back
 from partita_opencl.emitters.gemm.block_tiles import are_tiled
 from partita_opencl.emitters.gemm.block_weights import BlockForm, BlockWeights
-from partita_opencl.emitters.gemm.matrix_units import Stream, form_of_filters, packed_filters
+from partita_opencl.emitters.gemm.stream import (
+    Stream,
+    form_of_filters,
+    packed_filters,
+)
 from partita_opencl.launches.emitter_kit import Kit
 
 

@@ -15,14 +15,17 @@ from partita.lowering.kernel_table import HALVES, DTypes
 from partita_opencl.emitters.elementwise import apply
 from partita_opencl.emitters.gemm.bf16_triples import is_triple, triple_product
 from partita_opencl.emitters.gemm.matrix_units import (
-    MOST_ROWS,
     Norm,
-    Stream,
     normalizes,
-    packed,
     stream_product,
 )
 from partita_opencl.emitters.gemm.products import Epilogue, Product, activation_of, multiply
+from partita_opencl.emitters.gemm.stream import (
+    MOST_ROWS,
+    Stream,
+    StreamOperands,
+    packed,
+)
 from partita_opencl.emitters.movement import expand, transpose
 from partita_opencl.emitters.normalization import short_rows, single
 from partita_opencl.emitters.operator_table import FLOATS, operator
@@ -129,7 +132,8 @@ def _streamed(
     stream = _dense(rows, b, ragged=single_precision)
     out = k.empty((*a.shape[:-1], columns), SINGLE if single_precision else HALF)
     w, row = packed(k, stream, b, bias, transposed=True)
-    stream_product(k, stream, a, w, row, residual, out, activation_of(node), norm)
+    operands = StreamOperands(a, w, row, residual, out)
+    stream_product(k, stream, operands, activation_of(node), norm)
     return out
 
 
