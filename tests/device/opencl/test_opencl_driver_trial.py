@@ -160,6 +160,18 @@ def test_a_form_of_pocl_with_other_built_in_functions_is_a_driver_of_its_own(tmp
     assert list(Path(view.cache).iterdir())  # programs of another form are kept apart
 
 
+@needs_pocl_of_pypi
+@pytest.mark.parametrize("cache", ["", "cache/file"])
+def test_where_nothing_can_be_kept_pocl_has_other_forms_too(tmp_path, monkeypatch, cache):
+    """Without them, compilers of processors with AVX-512 work on vectors of 16 for minutes."""
+    tmp_path.joinpath("cache").write_text("")
+    monkeypatch.setenv(cache_folder.CACHE_VARIABLE, cache and str(tmp_path / cache))
+    (view, *_) = driver_view.views(broken_pocl(tmp_path, ""))
+    assert view.form == "built-in functions of avx2"
+    assert Path(view.binary).is_file()
+    assert Path(view.cache).is_dir()
+
+
 def test_other_drivers_have_no_other_forms(tmp_path):
     assert not list(driver_view.views(Driver("a.icd", "liba.so.1", "a.icd")))
     assert not list(driver_view.views(library_that(tmp_path, "aborts")))

@@ -4,6 +4,7 @@ What is slow does not hang, and what no driver did is told apart.
 """
 
 import contextlib
+import itertools
 import os
 import queue
 import shutil
@@ -276,6 +277,18 @@ def test_where_memory_is_limited_what_stands_still_is_told_of_and_ended_soon(
         "Waiting for the trial of 'x.icd', which does nothing; it is given up after 1 s. This "
         "process may have 800 MiB of address space" in caplog.text
     )
+
+
+def test_nothing_is_told_of_what_computes_in_silence(module, monkeypatch, caplog):
+    """A process is looked at each 0.05 s, and has computed something each time."""
+    module("busy", "import time\n\ndef main(request, answer):\n    time.sleep(0.5)\n")
+    computed = itertools.count(0.0, 0.002)
+    monkeypatch.setattr(trial_process, "group_seconds", lambda _: next(computed))
+    monkeypatch.setattr(trial_process, "TELLS_SECONDS", 0.06)
+    with TrialProcess("busy", {}, 1.0) as process:
+        assert not list(process.answers())
+    assert not process.hangs
+    assert not caplog.text
 
 
 @started_or_forked

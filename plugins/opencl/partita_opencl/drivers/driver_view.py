@@ -16,8 +16,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from partita.storage.cache_folder import cache_folder
-from partita_opencl.drivers.installed_drivers import Driver
+from partita_opencl.drivers.installed_drivers import Driver, kept_folder
 
 _log = logging.getLogger(__name__)
 
@@ -33,7 +32,7 @@ _BINARIES = ("pocl_binary_distribution", ".libs")
 def views(driver: Driver) -> Iterator[Driver]:
     """Forms of a driver in which the most demanding library's name leads to a lesser one's.
 
-    None, if the driver is not the PoCL of PyPI, or if there is no folder to keep a form in.
+    None, if the driver is not the PoCL of PyPI, or if no folder can be made for a form.
     """
     library = Path(driver.binary)
     data = library.parent.parent.parent.joinpath(*_BINARIES)
@@ -51,7 +50,7 @@ def _make(driver: Driver, library: Path, data: Path, level: str, lesser: str) ->
     replaced = {n: n[: -len(f"{level}.bc")] + f"{lesser}.bc" for n in files if _is_level(n, level)}
     if not replaced or not all(name in files for name in replaced.values()):
         return None
-    folder = cache_folder("opencl/views")
+    folder = kept_folder("views")
     if folder is None:
         return None
     place = folder / hashlib.sha256(f"{library}\0{level}\0{lesser}".encode()).hexdigest()[:16]

@@ -137,16 +137,27 @@ def _room_for_drivers() -> str:
     given = os.environ.get("POCL_CACHE_DIR")
     if given:  # pyopencl's index goes there, too
         return given
-    kept = cache_folder("opencl/drivers")
-    return _temporary_room() if kept is None else str(kept)
+    return str(kept_folder("drivers") or "")
 
 
-def _temporary_room() -> str:
-    """A folder of this process, removed with it; empty if none can be made."""
+def kept_folder(kind: str) -> Path | None:
+    """A folder for what drivers need on disk; one of this process where nothing can be kept.
+
+    Args:
+        kind: What for, as ``"views"``.
+
+    Returns:
+        The folder; ``None`` if none can be made. One of this process is removed with it.
+    """
+    kept = cache_folder(f"opencl/{kind}")
+    if kept is not None:
+        return kept
     try:
-        return str(_temporary_folder().path)
+        folder = _temporary_folder().path / kind
+        folder.mkdir(mode=0o700, exist_ok=True)
     except OSError:
-        return ""
+        return None
+    return folder
 
 
 @functools.cache

@@ -250,6 +250,8 @@ class TrialProcess:
             computed = group_seconds(self.process.pid)
             if silence is None:
                 silence = SilenceTimer(self._seconds, began, computed, self._standing)
+                continue  # by the next look it may have computed something
+            hangs = silence.is_too_long(time.monotonic(), computed)
             if not told and silence.stood_still(time.monotonic()) > TELLS_SECONDS:
                 told = True
                 _log.warning(
@@ -258,7 +260,7 @@ class TrialProcess:
                     self._standing,
                     f". {limit[0].upper()}{limit[1:]}" if (limit := more_memory()) else "",
                 )
-            if silence.is_too_long(time.monotonic(), computed) and not answered.is_set():
+            if hangs and not answered.is_set():
                 self.hangs = True
                 self._kill()
                 return
