@@ -15,25 +15,13 @@ from partita_cpu.scalar.activations import relu
 from partita_cpu.scalar.instructions import like, wide_vectors
 from partita_cpu.scalar.math import copy_row, exp, sigmoid, softplus, tanh
 
-ACTIVATIONS = {
-    "Sigmoid": (0, 0.0, 0.0),
-    "Tanh": (1, 0.0, 0.0),
-    "Relu": (2, 0.0, 0.0),
-    "Affine": (3, 1.0, 0.0),
-    "LeakyRelu": (4, 0.01, 0.0),
-    "ThresholdedRelu": (5, 1.0, 0.0),
-    "ScaledTanh": (6, 1.0, 1.0),
-    "HardSigmoid": (7, 0.2, 0.5),
-    "Elu": (8, 1.0, 0.0),
-    "Softsign": (9, 0.0, 0.0),
-    "Softplus": (10, 0.0, 0.0),
-}
-"""Number and default parameters of each activation."""
-
 
 @loop
 def apply_activation(row: Any, code: int, alpha: Any, beta: Any, clip: Any) -> None:
-    """Clips the row to [-clip, clip] if clip is positive, then applies an activation in place."""
+    """Clips the row to [-clip, clip] if clip is positive, then applies an activation in place.
+
+    Its number is one of ``partita.lowering.gate_activations``.
+    """
     wide_vectors()
     zero = like(alpha, 0)
     if clip > zero:

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from partita.contract.query import Reason, ReasonCode
 from partita.lowering import Array, Builder, Node, Operand
+from partita.lowering.gate_activations import backwards, gate_activations, known_activations
 from partita.lowering.geometry.boxes import Box
 from partita.lowering.shapes.symbolic_size import integers
 from partita.lowering.transformed_weights import Form
@@ -30,14 +30,9 @@ from partita_cpu.kernels.recurrent.cells import (
     lstm_pairs_loop,
     rnn_loop,
 )
-from partita_cpu.kernels.recurrent.gates import ACTIVATIONS
 from partita_cpu.kernels.recurrent.products import StatePairs, input_products
 
 LENGTHS: DTypes = frozenset({np.dtype(np.int32)})
-_NEEDS_ALPHA = {"Affine", "LeakyRelu", "ThresholdedRelu", "ScaledTanh", "HardSigmoid", "Elu"}
-_NEEDS_BETA = {"Affine", "ScaledTanh", "HardSigmoid"}
-_NAMES = {name.lower(): name for name in ACTIVATIONS}
-_DEFAULTS = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
 
 
 @dataclass(frozen=True)
@@ -274,49 +269,19 @@ def _emit_lengths(b: Builder, c: Cells, lengths: Operand | None) -> Operand:
     return b.table((c.batch,), np.int32, np.full, c.batch, c.steps)
 
 
-def _activations(
-    node: Node, kind: str, directions: int, dtype: np.dtype[Any]
-) -> tuple[Array, Array]:
-    """Numbers of all activations and their parameters (alpha, beta of each)."""
-    names = node.attrs.get("activations") or _DEFAULTS[kind] * directions
-    alphas = list(node.attrs.get("activation_alpha") or ())
-    betas = list(node.attrs.get("activation_beta") or ())
-    codes, parameters = [], []
-    for given in names:
-        name = _NAMES[given.lower()]
-        code, alpha, beta = ACTIVATIONS[name]
-        if name in _NEEDS_ALPHA and alphas:
-            alpha = alphas.pop(0)
-        if name in _NEEDS_BETA and betas:
-            beta = betas.pop(0)
-        codes.append(code)
-        parameters += [alpha, beta]
-    single = np.array(parameters, np.float32)  # as ONNX keeps attributes and their defaults
-    return np.array(codes, np.int64), single.astype(dtype)
-
-
 def _attributes(
     b: Builder, node: Node, kind: str, c: Cells, dtype: np.dtype[Any]
 ) -> tuple[Operand, Operand, Operand, Operand, Any]:
     """``shape, reverse, codes, parameters, clip`` as the loops take them."""
-    codes, parameters = _activations(node, kind, c.directions, dtype)
-    reverse = {"forward": [0], "reverse": [1]}.get(node.attrs.get("direction", "forward"), [0, 1])
+    codes, parameters = gate_activations(node, kind, c.directions)
     clip = dtype.type(node.attrs.get("clip") or 0.0)
     return (
         b.constant(c.shape),
-        b.constant(np.array(reverse, np.int64)),
+        b.constant(np.array(backwards(node), np.int64)),
         b.constant(codes),
-        b.constant(parameters),
+        b.constant(parameters.astype(dtype)),
         clip,
     )
-
-
-def known_activations(node: Node) -> Reason | None:
-    """Refuses activations that are not in the table."""
-    for name in node.attrs.get("activations") or ():
-        if name.lower() not in _NAMES:
-            return Reason(ReasonCode.UNSUPPORTED_ATTRIBUTE, f"activation is '{name}'")
-    return None
 
 
 _TYPES = {0: ALL_FLOATS, 1: ALL_FLOATS, 2: ALL_FLOATS, 3: ALL_FLOATS, 4: LENGTHS, 5: ALL_FLOATS}

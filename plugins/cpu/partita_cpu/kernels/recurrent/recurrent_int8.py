@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from partita.lowering import Array, Builder, Node, Operand
+from partita.lowering.gate_activations import known_activations
 from partita_cpu.gemm.tile_kernels import byte_kernels
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.kernels.int8.byte_tiles import SHIFT
@@ -22,7 +23,6 @@ from partita_cpu.kernels.recurrent.recurrent import (
     cells,
     emit_lstm,
     joined_bias,
-    known_activations,
     lstm_memory,
     packed,
 )

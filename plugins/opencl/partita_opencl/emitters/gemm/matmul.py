@@ -165,15 +165,15 @@ def _matmul(
 
 
 def multiplied_matrices(k: Kit, node: Node, a: Operand, b: Operand) -> Operand:
-    """Products of matrices (batches, rows, depth) and (batches, depth, columns), for any operator.
+    """Products of matrices, for any operator.
 
     Args:
         k: Records it.
         node: What is computed.
-        a: The left matrices.
-        b: The right ones.
+        a: The left matrices, (rows, depth) or (batches, rows, depth).
+        b: The right ones, (depth, columns) or (batches, depth, columns).
     """
-    if a.shape[0] != 1:
+    if a.ndim == 2 or a.shape[0] != 1:
         return _matmul(k, node, a, b, None, None)
     left, right = k.view(a, a.shape[1:]), k.view(b, b.shape[1:])
     y = _matmul(k, node, left, right, None, None)

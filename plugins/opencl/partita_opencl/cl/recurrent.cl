@@ -1,0 +1,211 @@
+// The steps of LSTM, GRU and RNN. A work-group walks through one sequence in one direction; its
+// items share the elements of the state. Products of the input with its weights, and the bias that
+// belongs to them, are made before, for all steps at once: x has rows of the gates of all
+// directions. Recurrent weights come as (directions, HIDDEN, gates), so that neighbours read
+// neighbours.
+//
+// Options: LSTM, GRU or RNN, HIDDEN  elements of a state, ITEMS, DIRECTIONS
+//   LENGTHS, BIAS, PEEPHOLES, INITIAL_H, INITIAL_C  the inputs that are there
+//   BATCH_FIRST  sequences come before steps, INPUT_FORGET, RESET_AFTER  attributes of the operator
+//   GLOBAL_STATE  the state does not fit local memory
+
+#ifdef HALF
+#define M half
+#else
+#define M float
+#endif
+
+#if defined(LSTM)
+#define GATES 4
+#define FUNCTIONS 3
+#elif defined(GRU)
+#define GATES 3
+#define FUNCTIONS 2
+#else
+#define GATES 1
+#define FUNCTIONS 1
+#endif
+
+#ifdef GLOBAL_STATE
+#define STATE __global
+#define SYNC() barrier(CLK_GLOBAL_MEM_FENCE)
+#else
+#define STATE __local
+#define SYNC() barrier(CLK_LOCAL_MEM_FENCE)
+#endif
+
+#define ROW (GATES * HIDDEN)
+
+// One of partita.lowering.gate_activations, by its number.
+float function_of(const float v, const int code, __global const float* parameters) {
+  const float alpha = parameters[0], beta = parameters[1];
+  switch (code) {
+    case 0: return sigmoid_of(v);
+    case 1: return tanh_of(v);
+    case 2: return v < 0.0f ? 0.0f : v;
+    case 3: return alpha * v + beta;
+    case 4: return v < 0.0f ? alpha * v : v;
+    case 5: return v < alpha ? 0.0f : v;
+    case 6: return alpha * tanh_of(beta * v);
+    case 7: return within(alpha * v + beta, 0.0f, 1.0f);
+    case 8: return v < 0.0f ? alpha * expm1(v) : v;
+    case 9: return v / (1.0f + fabs(v));
+    default: return softplus_of(v);
+  }
+}
+
+// Adds products of a state with columns of the recurrent weights to sums, one per gate.
+void add_products(
+    float* sums, STATE const float* state, __global const M* weights, const int from, const int to
+) {
+  for (int i = 0; i < HIDDEN; i++) {
+    const float v = state[i];
+    for (int g = from; g < to; g++) sums[g] = fma(v, GET(weights, (long)i * ROW + g * HIDDEN), sums[g]);
+  }
+}
+
+__kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1)))
+void recurrent(
+    __global const M* restrict x, __global const M* restrict weights,
+    __global const M* restrict bias, __global const M* restrict peepholes,
+    __global const int* restrict lengths, __global const M* restrict initial_h,
+    __global const M* restrict initial_c, __global const int* restrict codes,
+    __global const float* restrict parameters, __global M* restrict y,
+    __global M* restrict final_h, __global M* restrict final_c, __global float* restrict states,
+    const long steps, const long batch, const int2 backwards, const float clip
+) {
+  const long group = get_group_id(0), direction = group / batch, element = group % batch;
+  const int lid = get_local_id(0);
+  const bool reversed = direction ? backwards.s1 : backwards.s0;
+#ifdef GLOBAL_STATE
+  __global float* room = states + group * 3 * HIDDEN;
+#else
+  __local float room[3 * HIDDEN];
+#endif
+  STATE float* h = room;
+  STATE float* next = room + HIDDEN;
+  STATE float* c = room + 2 * HIDDEN;
+#ifdef BATCH_FIRST
+  const long place = (element * DIRECTIONS + direction) * HIDDEN;
+#else
+  const long place = group * HIDDEN;
+#endif
+  for (int j = lid; j < HIDDEN; j += ITEMS) {
+    h[j] = 0.0f;
+    c[j] = 0.0f;
+#ifdef INITIAL_H
+    h[j] = GET(initial_h, place + j);
+#endif
+#ifdef INITIAL_C
+    c[j] = GET(initial_c, place + j);
+#endif
+  }
+  SYNC();
+  long length = steps;
+#ifdef LENGTHS
+  length = min(steps, max(0L, (long)lengths[element]));
+#endif
+  weights += direction * HIDDEN * ROW;
+  codes += direction * FUNCTIONS;
+  parameters += direction * FUNCTIONS * 2;
+
+  for (long step = 0; step < length; step++) {
+    const long time = reversed ? length - 1 - step : step;
+#ifdef BATCH_FIRST
+    const long row = element * steps + time, out = (row * DIRECTIONS + direction) * HIDDEN;
+#else
+    const long row = time * batch + element;
+    const long out = ((time * DIRECTIONS + direction) * batch + element) * HIDDEN;
+#endif
+    const long gates = (row * DIRECTIONS + direction) * ROW;
+    for (int j = lid; j < HIDDEN; j += ITEMS) {
+      float own[GATES], sums[GATES];
+      for (int g = 0; g < GATES; g++) {
+        own[g] = GET(x, gates + g * HIDDEN + j);
+        sums[g] = 0.0f;
+#ifdef BIAS
+        sums[g] = GET(bias, direction * 2 * ROW + ROW + g * HIDDEN + j);
+#endif
+      }
+#if defined(GRU) && !defined(RESET_AFTER)
+      add_products(sums, h, weights + j, 0, 2);
+#else
+      add_products(sums, h, weights + j, 0, GATES);
+#endif
+#define CLIPPED(v) (clip > 0.0f ? within(v, -clip, clip) : (v))
+#define FUNCTION(n, v) function_of(v, codes[n], parameters + 2 * (n))
+#if defined(LSTM)
+      const float held = c[j];
+      float enter = own[0] + sums[0], leave = own[1] + sums[1];
+      float keep = own[2] + sums[2], fresh = own[3] + sums[3];
+#ifdef PEEPHOLES
+      __global const M* peep = peepholes + direction * 3 * HIDDEN + j;
+      enter += GET(peep, 0) * held;
+      keep += GET(peep, 2 * HIDDEN) * held;
+#endif
+      enter = FUNCTION(0, CLIPPED(enter));
+#ifdef INPUT_FORGET
+      keep = 1.0f - enter;
+#else
+      keep = FUNCTION(0, CLIPPED(keep));
+#endif
+      fresh = FUNCTION(1, CLIPPED(fresh));
+      const float cell = keep * held + enter * fresh;
+#ifdef PEEPHOLES
+      leave += GET(peep, HIDDEN) * cell;
+#endif
+      c[j] = cell;
+      next[j] = FUNCTION(0, CLIPPED(leave)) * FUNCTION(2, cell);
+      PUT(y, out + j, next[j]);
+#elif defined(GRU)
+      const float update = FUNCTION(0, CLIPPED(own[0] + sums[0]));
+      const float reset = FUNCTION(0, CLIPPED(own[1] + sums[1]));
+#ifdef RESET_AFTER
+      const float fresh = FUNCTION(1, CLIPPED(own[2] + reset * sums[2]));
+      next[j] = (1.0f - update) * fresh + update * h[j];
+      PUT(y, out + j, next[j]);
+#else
+      next[j] = update;
+      c[j] = reset * h[j];
+#endif
+#else
+      next[j] = FUNCTION(0, CLIPPED(own[0] + sums[0]));
+      PUT(y, out + j, next[j]);
+#endif
+    }
+    SYNC();
+#if defined(GRU) && !defined(RESET_AFTER)
+    for (int j = lid; j < HIDDEN; j += ITEMS) {
+      float sums[GATES];
+      sums[2] = 0.0f;
+#ifdef BIAS
+      sums[2] = GET(bias, direction * 2 * ROW + ROW + 2 * HIDDEN + j);
+#endif
+      add_products(sums, c, weights + j, 2, 3);
+      const float fresh = FUNCTION(1, CLIPPED(GET(x, gates + 2 * HIDDEN + j) + sums[2]));
+      h[j] = (1.0f - next[j]) * fresh + next[j] * h[j];
+      PUT(y, out + j, h[j]);
+    }
+    SYNC();
+#else
+    STATE float* last = h;
+    h = next;
+    next = last;
+#endif
+  }
+
+  for (int j = lid; j < HIDDEN; j += ITEMS) {
+    PUT(final_h, place + j, h[j]);
+#ifdef LSTM
+    PUT(final_c, place + j, c[j]);
+#endif
+    for (long time = length; time < steps; time++) {
+#ifdef BATCH_FIRST
+      const long out = ((element * steps + time) * DIRECTIONS + direction) * HIDDEN;
+#else
+      const long out = ((time * DIRECTIONS + direction) * batch + element) * HIDDEN;
+#endif
+      PUT(y, out + j, 0.0f);
+    }
+  }
+}

@@ -1,0 +1,178 @@
+"""LSTM, GRU and RNN: the input product for all steps in one go, then a kernel that walks them."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from partita.lowering import Array, Node, Operand
+from partita.lowering.gate_activations import backwards, gate_activations, known_activations
+from partita.lowering.geometry.boxes import Box
+from partita_opencl.emitters.elementwise import apply
+from partita_opencl.emitters.gemm.matmul import multiplied_matrices
+from partita_opencl.emitters.movement import copy_box, transpose
+from partita_opencl.emitters.operator_table import FLOATS, DTypes, operator
+from partita_opencl.launches.emitter_kit import Kit, f32, i64, ints
+
+_LENGTHS: DTypes = frozenset({np.dtype(np.int32)})
+# They do not fold: ONNX's reference knows neither all activations nor lengths, clip or peepholes.
+_TYPES: dict[int, DTypes] = dict.fromkeys(range(8), FLOATS) | {4: _LENGTHS}
+
+
+class Inputs(NamedTuple):
+    """What the operators take besides the input and its weights.
+
+    Attributes:
+        bias: (directions, 2 * gates): of the input and of the recurrent products.
+        lengths: Steps of each sequence.
+        initial_h: The first state.
+        initial_c: The first cell of an LSTM.
+        peepholes: Of an LSTM, (directions, 3 * hidden).
+    """
+
+    bias: Operand | None = None
+    lengths: Operand | None = None
+    initial_h: Operand | None = None
+    initial_c: Operand | None = None
+    peepholes: Operand | None = None
+
+
+@operator("LSTM", types=_TYPES, check=known_activations, since=7, folds=False, outputs=3)
+def lstm(
+    k: Kit,
+    node: Node,
+    x: Operand,
+    w: Operand,
+    r: Operand,
+    bias: Operand | None = None,
+    lengths: Operand | None = None,
+    initial_h: Operand | None = None,
+    initial_c: Operand | None = None,
+    peepholes: Operand | None = None,
+) -> tuple[Operand, ...]:
+    """Long short-term memory."""
+    given = Inputs(bias, lengths, initial_h, initial_c, peepholes)
+    flags = {"INPUT_FORGET": node.attrs.get("input_forget", 0)}
+    return _recurrent(k, node, (x, w, r), given, flags)
+
+
+@operator("GRU", "RNN", types=_TYPES, check=known_activations, since=7, folds=False, outputs=2)
+def gru(
+    k: Kit,
+    node: Node,
+    x: Operand,
+    w: Operand,
+    r: Operand,
+    bias: Operand | None = None,
+    lengths: Operand | None = None,
+    initial_h: Operand | None = None,
+) -> tuple[Operand, ...]:
+    """Gated recurrent unit, with the reset gate before or after the product, or a plain network."""
+    flags = {"RESET_AFTER": node.attrs.get("linear_before_reset", 0)}
+    return _recurrent(k, node, (x, w, r), Inputs(bias, lengths, initial_h), flags)[:2]
+
+
+def _recurrent(
+    k: Kit,
+    node: Node,
+    factors: tuple[Operand, Operand, Operand],
+    given: Inputs,
+    flags: dict[str, Any],
+) -> tuple[Operand, Operand, Operand]:
+    """All outputs: states of all steps, the last state, the last cell."""
+    x, _, r = factors
+    batch_first = bool(node.attrs.get("layout", 0))
+    steps, batch = (x.shape[1], x.shape[0]) if batch_first else (x.shape[0], x.shape[1])
+    directions, hidden = int(r.shape[0]), int(r.shape[2])
+    y_shape = (steps, directions, batch, hidden)
+    h_shape = (directions, batch, hidden)
+    if batch_first:
+        y_shape, h_shape = (batch, steps, directions, hidden), (batch, directions, hidden)
+    y, final_h, final_c = (k.empty(shape, x.dtype) for shape in (y_shape, h_shape, h_shape))
+    if not final_h.size:
+        return y, final_h, final_c
+    products = _input_products(k, node, x, factors[1], given.bias)
+    codes, parameters = gate_activations(node, node.op_type, directions)
+    fits = 12 * hidden <= k.tuning.limits.local_bytes
+    states = k.empty((1 if fits else 3 * directions * batch * hidden,), np.float32)
+    flags = {
+        **flags,
+        node.op_type: 1,
+        "BATCH_FIRST": batch_first,
+        "GLOBAL_STATE": not fits,
+        **{name.upper(): value is not None for name, value in given._asdict().items()},
+    }
+    items = min(k.tuning.row_items, 1 << (hidden - 1).bit_length())
+    ways = backwards(node)
+    k.launch(
+        "recurrent.cl",
+        "recurrent",
+        k.tuning.groups(directions * batch, items),
+        products,
+        _turned(k, r),
+        given.bias or x,
+        given.peepholes or x,
+        given.lengths or x,
+        given.initial_h or x,
+        given.initial_c or x,
+        k.constant(codes.astype(np.int32)),
+        k.constant(parameters),
+        y,
+        final_h,
+        final_c,
+        states,
+        i64(steps),
+        i64(batch),
+        ints(ways[0], ways[-1]),
+        f32(node.attrs.get("clip") or 0.0),
+        HIDDEN=hidden,
+        ITEMS=items,
+        DIRECTIONS=directions,
+        **{name: None for name, on in flags.items() if on},
+    )
+    return y, final_h, final_c
+
+
+def _input_products(k: Kit, node: Node, x: Operand, w: Operand, bias: Operand | None) -> Operand:
+    """Products of all steps with the input weights of all directions, and their bias: in rows."""
+    columns = w.shape[0] * w.shape[1]
+    if w.const is not None:
+        matrix = k.builder.prepack(w, "turned columns", _turned_columns)
+    else:
+        matrix = transpose(k, k.view(w, (columns, w.shape[2])), (1, 0))
+    rows = k.view(x, (x.shape[0] * x.shape[1], x.shape[2]))
+    products = multiplied_matrices(k, node, rows, matrix)
+    if bias is None:
+        return products
+    return apply(k, "{0} + {1}", x.dtype, products, _input_bias(k, bias))
+
+
+def _input_bias(k: Kit, bias: Operand) -> Operand:
+    """The bias of the input, a row for all directions."""
+    directions, half = bias.shape[0], bias.shape[1] // 2
+    if bias.const is not None:
+        return k.builder.prepack(bias, "input bias", partial(_first_columns, half))
+    row = k.empty((directions, half), bias.dtype)
+    copy_box(k, Box(bias, (2 * half, 1)), Box(row, (half, 1)), (directions, half))
+    return k.view(row, (directions * half,))
+
+
+def _turned(k: Kit, r: Operand) -> Operand:
+    """Recurrent weights as (directions, hidden, gates)."""
+    if r.const is not None:
+        return k.builder.prepack(r, "turned gates", _turned_gates)
+    return transpose(k, r, (0, 2, 1))
+
+
+def _turned_columns(array: Array) -> Array:
+    return np.ascontiguousarray(array.reshape(-1, array.shape[2]).T)
+
+
+def _turned_gates(array: Array) -> Array:
+    return np.ascontiguousarray(array.transpose(0, 2, 1))
+
+
+def _first_columns(count: int, array: Array) -> Array:
+    return np.ascontiguousarray(array[:, :count]).reshape(-1)
