@@ -209,6 +209,29 @@ def test_a_network_on_matrix_units():
     check_half(model, feeds)
 
 
+@pytest.mark.usefixtures("matrix_units")
+@pytest.mark.parametrize("channels", [6, 24])
+def test_one_channel_gates_all_others_on_matrix_units(channels):
+    """Channels are filled up to eight in memory: of one, seven more would mean nothing."""
+    shape = (1, channels, 6, 7)
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"]),
+        helper.make_node("Conv", ["a", "gates"], ["g"]),
+        helper.make_node("Sigmoid", ["g"], ["gate"]),
+        helper.make_node("Mul", ["a", "gate"], ["gated"]),
+        helper.make_node("Add", ["gate", "shift"], ["shifted"]),
+        helper.make_node("Max", ["gated", "shifted", "g"], ["y"]),
+        helper.make_node("Add", ["g", "gate"], ["z"]),
+    ]
+    weights = [
+        numpy_helper.from_array(floats(channels, 16, 1, 1, seed=1), "w"),
+        numpy_helper.from_array(floats(1, channels, 1, 1, seed=2), "gates"),
+        numpy_helper.from_array(floats(channels, 1, 1, seed=3), "shift"),
+    ]
+    feeds = {"x": floats(1, 16, *shape[2:])}
+    check_half(build(nodes, feeds, ["y", "z"], weights), feeds)
+
+
 @pytest.fixture
 def untried(monkeypatch, tmp_path):
     """No verdict on matrix units is known, and a folder to keep one in."""

@@ -97,6 +97,7 @@ class ChannelsLast:
         self._declared = {None, *((dtype,) if declared is None else declared)}
         self._unit = unit
         self._last: dict[Value, Value] = {}
+        self._single: dict[Value, Value] = {}  # one channel, not filled up
         self._pending: set[Value] = set()  # computed with channels last only
         self._taken: set[Node] = set()
         self._nodes: list[Node] = []
@@ -394,11 +395,32 @@ class ChannelsLast:
     def _beside(self, value: Value, node: Node) -> Value:
         """An element-wise operator's input as it must be for channels last."""
         if value.const is None:
-            return self.bring(value, node) if self.shape(value) != () else value
+            if self.shape(value) == ():
+                return value
+            return (
+                self._spread(value, node) if self._spreads(value, node) else self.bring(value, node)
+            )
         if value.const.ndim == 0:
             return value
         four = value.const.reshape((1,) * (4 - value.const.ndim) + value.const.shape)
         return Value.constant(self._filled(four.transpose(_TO_LAST)), value.name)
+
+    def _spreads(self, value: Value, node: Node) -> bool:
+        """Whether an image's one channel, filled up in memory, is read by all of a result's."""
+        result = None if node.outputs[0] is None else self.shape(node.outputs[0])
+        one = (self.shape(value) or (0, 0))[1] == 1
+        return self._unit > 1 and one and result is not None and result[1] != 1
+
+    def _spread(self, value: Value, node: Node) -> Value:
+        """The image with its one channel last, not filled up: all channels of others read that."""
+        if value not in self._single:
+            self.bring_back(value, node)
+            n, _, h, w = self.shape(value) or (0, 0, 0, 0)
+            single = Value(f"{value.name}:nhw1", value.dtype, (n, h, w, 1))
+            attrs, name = {"perm": list(_TO_LAST)}, f"{node.name}/layout"
+            self.put(Node("Transpose", [value], [single], attrs, version=13, name=name, origins=()))
+            self._single[value] = single
+        return self._single[value]
 
     def _filled(self, array: Array) -> Array:
         """The array with so many channels as images have in memory, unless it has one."""
