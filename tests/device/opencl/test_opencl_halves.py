@@ -109,6 +109,48 @@ def test_constants_that_a_half_cannot_hold():
     check_half(build(nodes, feeds, ["y"], weights), feeds)
 
 
+def test_an_epsilon_that_a_half_cannot_hold_divides_what_is_stored():
+    """Broadcast, so that the sum is stored before it divides: 0 / 0 then."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["part"]),
+        helper.make_node("ReduceSum", ["part", "axis"], ["total"]),
+        helper.make_node("Add", ["total", "epsilon"], ["divisor"]),
+        helper.make_node("Div", ["part", "divisor"], ["y"]),
+    ]
+    weights = [
+        numpy_helper.from_array(np.array([1e-15], np.float32), "epsilon"),
+        numpy_helper.from_array(int64s(1), "axis"),
+    ]
+    x = floats(4, 9)
+    x[1] = -1
+    model = build(nodes, {"x": x}, ["y"], weights, opset=18)
+    check_half(model, {"x": x})
+
+
+@pytest.mark.parametrize("kept", [(2, 3), (0, 3), (0, 0)])
+def test_rows_of_which_everything_is_masked_have_a_softmax(kept):
+    """By the least float32, as exporters write masks: of attention, given or constant."""
+    least = np.finfo(np.float32).min
+    nodes = [
+        helper.make_node("Sub", ["one", "mask"], ["left_out"]),
+        helper.make_node("Mul", ["left_out", "least"], ["low"]),
+        helper.make_node("Add", ["x", "low"], ["masked"]),
+        helper.make_node("Softmax", ["masked"], ["y"]),
+        helper.make_node("Add", ["x", "lows"], ["again"]),
+        helper.make_node("Softmax", ["again"], ["z"]),
+    ]
+    mask = np.zeros((2, 1, 3), np.float32)
+    for row, count in enumerate(kept):
+        mask[row, :, :count] = 1
+    weights = [
+        numpy_helper.from_array(np.array(1, np.float32), "one"),
+        numpy_helper.from_array(np.array(least, np.float32), "least"),
+        numpy_helper.from_array((1 - mask) * least, "lows"),
+    ]
+    feeds = {"x": floats(2, 5, 3), "mask": mask}
+    check_half(build(nodes, feeds, ["y", "z"], weights), feeds, bound=3e-3)
+
+
 def test_integers_and_outputs_that_are_inputs_keep_their_types():
     nodes = [
         helper.make_node("Identity", ["x"], ["same"]),

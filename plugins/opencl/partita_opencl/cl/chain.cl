@@ -15,6 +15,13 @@ float rounded_to_half(const float x) {
   return vload_half(0, (__private const half*)&bits);
 }
 
+// The nearest number that a half holds, which is 0 or infinite only if the given one is.
+float within_half(const float x) {
+  const float size = fabs(x);
+  if (size > 65504.0f && size < INFINITY) return copysign(65504.0f, x);
+  return size > 0.0f && size < 0x1p-24f ? copysign(0x1p-24f, x) : x;
+}
+
 /*@generated@*/
 
 #ifdef GRID

@@ -185,10 +185,20 @@ def _stays(k: Kit, node: Node, entry: Entry, position: int, x: Operand) -> bool:
 
 
 def narrow(k: Kit, x: Operand) -> Operand:
-    """The tensor as float16; a constant stays one."""
+    """The tensor as float16; a constant stays one, and finite."""
     if x.const is not None:
-        return k.builder.prepack(x, "half", k.halves)
+        return k.builder.prepack(x, "half", lambda array: _finite_halves(k, array))
     return convert(k, x, HALF)
+
+
+def _finite_halves(k: Kit, array: Array) -> Array:
+    """Numbers as halves; what is beyond them, as a mask's least float32, is the largest half."""
+    halves = k.halves(array)
+    infinite = np.isinf(k.numbers(halves))
+    if infinite.any():
+        bound = ml_dtypes.finfo(k.tuning.stored_type).max
+        halves = k.halves(np.where(np.isinf(array), array, np.clip(array, -bound, bound)))
+    return halves
 
 
 def convert(k: Kit, x: Operand, dtype: np.dtype[Any]) -> Operand:

@@ -19,6 +19,7 @@ from partita_opencl.launches.work_sizes import Tuning
 _MOST_INPUTS = 8
 _MOST_LINES = 24
 _MOST_DIMS = 8
+_LEAST_HALF, _LARGEST_HALF = 2.0**-24, 65504.0
 
 
 def fuse(steps: Sequence[Step], kept: set[Operand]) -> list[Step]:
@@ -170,6 +171,17 @@ def _scalar(x: Any, tuning: Tuning) -> Any:
     return x
 
 
+def _is_beyond_half(value: Any) -> bool:
+    """Whether float16 makes 0 of a number that is none, as an epsilon, or infinity, as of masks.
+
+    What is computed with it is then stored as the nearest half that is neither: a sum of nothing
+    and an epsilon still divides, and rows of which everything is masked have a softmax.
+    """
+    if not isinstance(value, np.float32) or value == 0 or not np.isfinite(value):
+        return False
+    return bool(abs(value) < _LEAST_HALF or abs(value) > _LARGEST_HALF)
+
+
 class _Parts:
     """The generated part of ``chain.cl``."""
 
@@ -183,6 +195,7 @@ class _Parts:
         self._quad: list[str] = []
         self._bases: list[str] = []
         self._advance: list[str] = []
+        self._beyond = False  # whether a constant is none of half precision's numbers
 
     def is_wide(self, x: Any) -> bool:
         """Whether an input is a buffer that repeats along some dimensions of the output."""
@@ -193,6 +206,7 @@ class _Parts:
         ctype = self._chain.ctypes[n]
         value = _scalar(x, self._tuning)
         if not isinstance(value, Operand):
+            self._beyond |= _is_beyond_half(value)
             self._parameters.append(f"const {ctype} x{n}")
             self._values.append(f"x{n}")
             self._quad.append(f"x{n}")
@@ -236,7 +250,10 @@ class _Parts:
         for number, line in enumerate(chain.lines):
             names = [f"v{n}" if n >= 0 else f"t{~n}" for n in line.operands]
             lines.append(f"  const {line.ctype} t{number} = {line.template.format(*names)};")
-        lines.append(f"  return t{len(chain.lines) - 1};\n}}")
+        result = f"t{len(chain.lines) - 1}"
+        if self._beyond and is_half(self._out.dtype) and not self._tuning.bfloat:
+            result = f"within_half({result})"
+        lines.append(f"  return {result};\n}}")
         return "\n".join(lines)
 
 
