@@ -17,12 +17,12 @@ from typing import Any
 
 from partita.lowering import Array, Graph, Node, Value
 from partita.lowering.fusion.rewriting import Rewriter, origins, scalar_input
+from partita.lowering.fusion.strided_values import Strided, is_reshape, seen_through, takes_elements
 from partita.lowering.nhwc.conversion import SINGLE, Shapes
 from partita_cpu.gemm.precision_policy import PrecisionPolicy
 from partita_cpu.kernels.attention.heads_in_place import HEADS
 from partita_cpu.nhwc.attention import fits_in_cache
 from partita_cpu.nhwc.attention_table import HeadSizes
-from partita_cpu.passes.strided_values import Strided, is_reshape, seen_through, takes_elements
 
 _MOST_MASKS = 2
 

@@ -6,11 +6,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from partita.lowering import Node, Value
 from partita.lowering.geometry.slices import taken
-from partita.lowering.nhwc.conversion import Shapes
+from partita.lowering.graph import Node, Value
 
 Dims = tuple[int, ...]
+Shapes = Mapping[Value, Dims]
 
 
 @dataclass(frozen=True)
