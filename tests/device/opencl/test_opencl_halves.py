@@ -17,11 +17,11 @@ from .comparison import TILINGS, build, compiled, expected, floats, int64s, sing
 from .test_opencl_engine import residual_network
 
 
-def check_half(model, feeds, bound=2e-3):
+def check_half(model, feeds, bound=2e-3, precision="f16"):
     """The relative error of every output, by the Frobenius norm, per tiling."""
     wanted = expected(model, feeds)
     for tiling in TILINGS:
-        built = compiled(model, INFERENCE_PRECISION_HINT="f16", TILING=tiling)
+        built = compiled(model, INFERENCE_PRECISION_HINT=precision, TILING=tiling)
         request = built.create_infer_request()
         for mine, theirs in zip(request.infer(feeds).to_tuple(), wanted, strict=True):
             found = np.array(mine)
@@ -148,7 +148,9 @@ def test_rows_of_which_everything_is_masked_have_a_softmax(kept):
         numpy_helper.from_array((1 - mask) * least, "lows"),
     ]
     feeds = {"x": floats(2, 5, 3), "mask": mask}
-    check_half(build(nodes, feeds, ["y", "z"], weights), feeds, bound=3e-3)
+    model = build(nodes, feeds, ["y", "z"], weights)
+    check_half(model, feeds, bound=3e-3)
+    check_half(model, feeds, bound=2e-2, precision="bf16")
 
 
 def test_integers_and_outputs_that_are_inputs_keep_their_types():

@@ -15,11 +15,11 @@ float rounded_to_half(const float x) {
   return vload_half(0, (__private const half*)&bits);
 }
 
-// The nearest number that a half holds, which is 0 or infinite only if the given one is.
-float within_half(const float x) {
+// The nearest number between bounds, of either sign; 0 and infinities stay.
+float held_between(const float least, const float most, const float x) {
   const float size = fabs(x);
-  if (size > 65504.0f && size < INFINITY) return copysign(65504.0f, x);
-  return size > 0.0f && size < 0x1p-24f ? copysign(0x1p-24f, x) : x;
+  if (size > most && size < INFINITY) return copysign(most, x);
+  return size > 0.0f && size < least ? copysign(least, x) : x;
 }
 
 /*@generated@*/

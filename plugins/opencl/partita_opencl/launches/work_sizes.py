@@ -107,6 +107,11 @@ class Tuning:
         """What halves are in memory, whatever they are taken for elsewhere."""
         return np.dtype(ml_dtypes.bfloat16 if self.bfloat else np.float16)
 
+    @property
+    def half_range(self) -> tuple[float, float]:
+        """The least and the largest positive number of halves."""
+        return (2.0**-133, 2.0**128 - 2.0**120) if self.bfloat else (2.0**-24, 65504.0)
+
     def flat(self, count: int) -> Sizes:
         """At least ``count`` items in one dimension."""
         local = _power_of_two_up_to(min(256, self.limits.group_items, self.limits.item_sizes[0]))

@@ -196,8 +196,8 @@ def _finite_halves(k: Kit, array: Array) -> Array:
     halves = k.halves(array)
     infinite = np.isinf(k.numbers(halves))
     if infinite.any():
-        bound = ml_dtypes.finfo(k.tuning.stored_type).max
-        halves = k.halves(np.where(np.isinf(array), array, np.clip(array, -bound, bound)))
+        _, most = k.tuning.half_range
+        halves = k.halves(np.where(np.isinf(array), array, np.clip(array, -most, most)))
     return halves
 
 

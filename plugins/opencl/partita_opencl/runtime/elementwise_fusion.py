@@ -19,7 +19,6 @@ from partita_opencl.launches.work_sizes import Tuning
 _MOST_INPUTS = 8
 _MOST_LINES = 24
 _MOST_DIMS = 8
-_LEAST_HALF, _LARGEST_HALF = 2.0**-24, 65504.0
 
 
 def fuse(steps: Sequence[Step], kept: set[Operand]) -> list[Step]:
@@ -171,15 +170,15 @@ def _scalar(x: Any, tuning: Tuning) -> Any:
     return x
 
 
-def _is_beyond_half(value: Any) -> bool:
-    """Whether float16 makes 0 of a number that is none, as an epsilon, or infinity, as of masks.
+def _is_beyond(bounds: tuple[float, float], value: Any) -> bool:
+    """Whether halves make 0 of a number that is none, as an epsilon, or infinity, as of masks.
 
     What is computed with it is then stored as the nearest half that is neither: a sum of nothing
     and an epsilon still divides, and rows of which everything is masked have a softmax.
     """
     if not isinstance(value, np.float32) or value == 0 or not np.isfinite(value):
         return False
-    return bool(abs(value) < _LEAST_HALF or abs(value) > _LARGEST_HALF)
+    return not bounds[0] <= abs(value) <= bounds[1]
 
 
 class _Parts:
@@ -206,7 +205,7 @@ class _Parts:
         ctype = self._chain.ctypes[n]
         value = _scalar(x, self._tuning)
         if not isinstance(value, Operand):
-            self._beyond |= _is_beyond_half(value)
+            self._beyond |= _is_beyond(self._tuning.half_range, value)
             self._parameters.append(f"const {ctype} x{n}")
             self._values.append(f"x{n}")
             self._quad.append(f"x{n}")
@@ -251,8 +250,9 @@ class _Parts:
             names = [f"v{n}" if n >= 0 else f"t{~n}" for n in line.operands]
             lines.append(f"  const {line.ctype} t{number} = {line.template.format(*names)};")
         result = f"t{len(chain.lines) - 1}"
-        if self._beyond and is_half(self._out.dtype) and not self._tuning.bfloat:
-            result = f"within_half({result})"
+        if self._beyond and is_half(self._out.dtype):
+            least, most = (float(bound).hex() for bound in self._tuning.half_range)
+            result = f"held_between({least}f, {most}f, {result})"
         lines.append(f"  return {result};\n}}")
         return "\n".join(lines)
 
