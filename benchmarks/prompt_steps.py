@@ -1,7 +1,7 @@
 """Steps of a prompt of a GGUF decoder on device CPU in two checkouts of Partita, in turns.
 
     python benchmarks/prompt_steps.py CHECKOUT MODEL.gguf [--prompt 512] [--rounds 30]
-        [--threads 1] [--mode bf16]
+        [--threads 1] [--mode bf16] [--group 32]
 
 Each checkout runs in a process of its own, with caches of its own. Prints for each kind of step the
 least milliseconds that each of its steps took, summed over all layers: what other processes do
@@ -86,8 +86,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--mode", choices=("bf16", "mixed"), default="bf16")
+    parser.add_argument("--group", type=int, default=0, help="numbers of a row that share a scale")
     args = parser.parse_args()
     config = {"INFERENCE_NUM_THREADS": args.threads, "PERF_COUNT": True}
+    config["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = args.group
     if args.mode == "bf16":
         config["INFERENCE_PRECISION_HINT"] = args.mode
     task = json.dumps([str(args.model.resolve()), args.prompt, config])
