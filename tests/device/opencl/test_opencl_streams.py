@@ -25,6 +25,7 @@ from partita_opencl.tuning import product_tiles
 from partita_opencl.tuning.product_tiles import StreamTile
 
 from .comparison import build, compiled, expected, floats, int64s, integers
+from .half_networks import check, conv, request_of, weights
 
 
 @pytest.fixture(autouse=True)
@@ -50,36 +51,6 @@ def fault_of_units(device_id):
     parts = range(matrix_unit_checks.parts(Units.MATRIX, limits))
     faults = (matrix_unit_checks.fault(device_id, Units.MATRIX, part) for part in parts)
     return next(filter(None, faults), "")
-
-
-def request_of(model, **properties):
-    how = {"INFERENCE_PRECISION_HINT": "f16", "TILING": "LOCAL", "PERF_COUNT": True, **properties}
-    return compiled(model, **how).create_infer_request()
-
-
-def check(model, feeds, bound=2e-3):
-    """Compares with onnxruntime in float32; returns the names of the kernels."""
-    request = request_of(model)
-    for _ in range(2):
-        results = [np.array(x) for x in request.infer(feeds).to_tuple()]
-    for found, wanted in zip(results, expected(model, feeds), strict=True):
-        assert found.shape == wanted.shape
-        assert found.dtype == wanted.dtype
-        assert np.linalg.norm(found - wanted) <= bound * np.linalg.norm(wanted)
-    return [name for info in request.get_profiling_info() for name in info.exec_type.split("+")]
-
-
-def conv(name, x, y, *, bias=True, **attrs):
-    return helper.make_node("Conv", [x, f"w{name}", *([f"b{name}"] if bias else [])], [y], **attrs)
-
-
-def weights(**shapes):
-    """Random initializers that keep the scale of what passes through."""
-    made = []
-    for seed, (name, shape) in enumerate(shapes.items()):
-        fan = int(np.prod(shape[1:])) if len(shape) > 1 else 1
-        made.append(numpy_helper.from_array(floats(*shape, seed=seed) * fan**-0.5, name))
-    return made
 
 
 SAME = [1, 1, 1, 1]

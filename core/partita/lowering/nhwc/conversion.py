@@ -28,7 +28,9 @@ BYTES = (np.dtype(np.int8), np.dtype(np.uint8))
 
 Shapes = Mapping[Value, tuple[int, ...]]
 
-_TO_LAST = (0, 2, 3, 1)
+TO_LAST = (0, 2, 3, 1)
+"""Axes of an image in memory where channels are last."""
+
 _TO_FIRST = (0, 3, 1, 2)
 
 IMAGE_READERS = frozenset({"Conv", "ConvTranspose", "MaxPool", "AveragePool", "GlobalAveragePool"})
@@ -65,6 +67,7 @@ class ChannelsLast:
         rules: By kind of node; asked if the node makes an image.
         heads: Kinds of nodes that begin patterns: their rules are always asked.
         uses: Readers of every value.
+        unit: Channels are a multiple of it in memory.
     """
 
     def __init__(
@@ -95,7 +98,7 @@ class ChannelsLast:
         self._shapes = shapes
         self._dtype = dtype
         self._declared = {None, *((dtype,) if declared is None else declared)}
-        self._unit = unit
+        self.unit = unit
         self._last: dict[Value, Value] = {}
         self._single: dict[Value, Value] = {}  # one channel, not filled up
         self._pending: set[Value] = set()  # computed with channels last only
@@ -248,7 +251,7 @@ class ChannelsLast:
         if shape is None or len(shape) != 4:
             return None
         n, c, h, w = shape
-        return n, h, w, -(-c // self._unit) * self._unit
+        return n, h, w, -(-c // self.unit) * self.unit
 
     def is_last(self, value: Value | None) -> bool:
         """Whether the value is there with channels last."""
@@ -270,8 +273,13 @@ class ChannelsLast:
     def _port_in(self, node: Node) -> bool:
         """An image that a caller brings with channels last is there already."""
         source, target = node.inputs[0], node.outputs[0]
-        if source is None or target is None or source.dtype != self._dtype or self._unit > 1:
+        if source is None or target is None or not self._lies_as(source, target):
             return False
+        if source.dtype != self._dtype:
+            # In memory it is of the other type, or is converted where it is not.
+            twin = Value(f"{target.name}:nhwc", self._dtype, self._last_shape(target))
+            self._nodes.append(self.stored(node, source, twin))
+            source = twin
         self._last[target] = source
         self._pending.add(target)
         return True
@@ -279,23 +287,43 @@ class ChannelsLast:
     def _port_out(self, node: Node) -> bool:
         """A caller that wants an image with channels last gets it as it was computed."""
         source, target = node.inputs[0], node.outputs[0]
-        if source is None or target is None or target.dtype != self._dtype or self._unit > 1:
+        if source is None or target is None or not self._lies_as(target, source):
             return False
         if not self.is_last(source):
             return False
-        self._nodes.append(Node("Identity", [self._last[source]], [target], name=node.name))
+        self._nodes.append(self._identity(node, self._last[source], target))
         return True
+
+    def _lies_as(self, last: Value, image: Value) -> bool:
+        """Whether the elements of a tensor (n, y, x, channels) are those of an image's twin."""
+        shape = self.shape(image)
+        if last.dtype is None or last.dtype not in self._declared or last.dtype != image.dtype:
+            return False
+        return shape is not None and len(shape) == 4 and shape[1] % self.unit == 0
+
+    def stored(self, node: Node, source: Value, target: Value) -> Node:
+        """What brings a tensor to the element type of images in memory, where it has another."""
+        return self._identity(node, source, target)
+
+    @staticmethod
+    def _identity(node: Node, source: Value, target: Value) -> Node:
+        return Node("Identity", [source], [target], name=node.name, origins=node.origins)
 
     def _transpose(self, node: Node) -> bool:
         """What a model of channels last turns for a convolution, and back, is left as it is."""
         perm = tuple(node.attrs.get("perm", ()))
-        if perm == _TO_LAST:
+        if perm == TO_LAST:
             return self._port_out(node)
+        if perm != _TO_FIRST or not self.is_image(node.inputs[0]):
+            return False
         readers = self.uses.get(node.outputs[0], []) if node.outputs[0] is not None else []
-        wanted = any(reader.op_type in IMAGE_READERS for reader in readers)
-        if perm != _TO_FIRST or not wanted or not self.is_image(node.inputs[0]):
+        if not any(self.reads_images(reader) for reader in readers):
             return False
         return not self.is_last(node.inputs[0]) and self._port_in(node)
+
+    def reads_images(self, reader: Node) -> bool:
+        """Whether an image that lies with channels last is left so for the sake of a reader."""
+        return reader.op_type in IMAGE_READERS
 
     def _resize(self, node: Node) -> bool:
         """The operator takes any axes, so that only its numbers per axis change places."""
@@ -320,9 +348,9 @@ class ChannelsLast:
             found = self.resized_to(node, value)
             if found is None or found.shape != (4,):
                 return None
-            numbers = found[list(_TO_LAST)]
+            numbers = found[list(TO_LAST)]
             if numbers.dtype.kind == "i":  # sizes
-                numbers = numbers + np.array([0, 0, 0, -numbers[3] % self._unit])
+                numbers = numbers + np.array([0, 0, 0, -numbers[3] % self.unit])
             inputs.append(Value.constant(numbers, value.name))
         inputs[0] = self.bring(x, node)
         return inputs
@@ -366,10 +394,10 @@ class ChannelsLast:
             return False
         values = [value for value in node.inputs if value is not None]
         channels = [(self.shape(value) or (0, 0))[1] for value in values]
-        if rank_axis == 1 and any(count % self._unit for count in channels):
+        if rank_axis == 1 and any(count % self.unit for count in channels):
             return False
         inputs = [self.bring(value, node) for value in values]
-        attrs = {**node.attrs, "axis": _TO_LAST.index(rank_axis)}
+        attrs = {**node.attrs, "axis": TO_LAST.index(rank_axis)}
         self.append(node, inputs, node.outputs[0], node.op_type, node.domain, attrs, node.origins)
         return True
 
@@ -403,13 +431,13 @@ class ChannelsLast:
         if value.const.ndim == 0:
             return value
         four = value.const.reshape((1,) * (4 - value.const.ndim) + value.const.shape)
-        return Value.constant(self._filled(four.transpose(_TO_LAST)), value.name)
+        return Value.constant(self._filled(four.transpose(TO_LAST)), value.name)
 
     def _spreads(self, value: Value, node: Node) -> bool:
         """Whether an image's one channel, filled up in memory, is read by all of a result's."""
         result = None if node.outputs[0] is None else self.shape(node.outputs[0])
         one = (self.shape(value) or (0, 0))[1] == 1
-        return self._unit > 1 and one and result is not None and result[1] != 1
+        return self.unit > 1 and one and result is not None and result[1] != 1
 
     def _spread(self, value: Value, node: Node) -> Value:
         """The image with its one channel last, not filled up: all channels of others read that."""
@@ -417,7 +445,7 @@ class ChannelsLast:
             self.bring_back(value, node)
             n, _, h, w = self.shape(value) or (0, 0, 0, 0)
             single = Value(f"{value.name}:nhw1", value.dtype, (n, h, w, 1))
-            attrs, name = {"perm": list(_TO_LAST)}, f"{node.name}/layout"
+            attrs, name = {"perm": list(TO_LAST)}, f"{node.name}/layout"
             self.put(Node("Transpose", [value], [single], attrs, version=13, name=name, origins=()))
             self._single[value] = single
         return self._single[value]
@@ -425,7 +453,7 @@ class ChannelsLast:
     def _filled(self, array: Array) -> Array:
         """The array with so many channels as images have in memory, unless it has one."""
         channels = array.shape[3]
-        more = -channels % self._unit if channels > 1 else 0
+        more = -channels % self.unit if channels > 1 else 0
         return np.ascontiguousarray(np.pad(array, ((0, 0),) * 3 + ((0, more),)))
 
     @staticmethod

@@ -13,13 +13,13 @@ import numpy as np
 
 from partita import Port
 from partita.errors import CompileError
-from partita.lowering import Array, ChannelsLast, Graph, Node, Specializer, Value
+from partita.lowering import Array, Graph, Node, Specializer, Value
 from partita.lowering.fusion.epilogue import activation_of
 from partita.lowering.geometry.windows import resolve_transposed
-from partita.lowering.nhwc.conversion import BYTES, DOMAIN, IMAGE_READERS, SINGLE, Shapes
+from partita.lowering.nhwc.conversion import BYTES, DOMAIN, SINGLE, Shapes
+from partita.lowering.nhwc.movement import MovedChannelsLast
 from partita.lowering.nhwc.ports import converted_ports, with_ports_last
 from partita.lowering.program import Spec
-from partita.lowering.shapes.symbolic_size import integers
 from partita.tensors.layout import MemoryLayout
 from partita_cpu.kernels.nhwc.int8_operators import fits_depthwise
 from partita_cpu.kernels.nhwc.placement import SLICES
@@ -127,7 +127,7 @@ def channels_last(graph: Graph, shapes: Shapes) -> None:
     _Walk(graph, shapes).run()
 
 
-class _Walk(ChannelsLast):
+class _Walk(MovedChannelsLast):
     def __init__(self, graph: Graph, shapes: Shapes) -> None:
         super().__init__(graph, shapes, declared=(SINGLE, *BYTES))
         self.rules |= {
@@ -143,16 +143,12 @@ class _Walk(ChannelsLast):
             "BatchNormalization": self._batch_normalization,
             "GroupNormalization": self._groups,
             "InstanceNormalization": self._groups,
-            "Reshape": self._reshape,
-            "Slice": self._slice,
-            "Split": self._split,
             "Add": self._sum,
             "Mul": self._gate,
             "Resize": self._resize,
         }
         kinds = "Conv", "SummedConv", "ConvTranspose", "Join", "MaxPool", "AveragePool"
         self.rules |= {f"{SLICES}::{kind}": self._slices for kind in kinds}
-        self.heads = frozenset({"Reshape", "Transpose"})
 
     def _conv(self, node: Node) -> bool:
         x, w = node.inputs[0], node.inputs[1]
@@ -399,84 +395,8 @@ class _Walk(ChannelsLast):
                 return tuple(found[:2]) == kept
         return False
 
-    def _slice(self, node: Node) -> bool:
-        """Ranges that are constants, along any axes."""
-        x, bounds = node.inputs[0], node.inputs[1:]
-        if x is None or not self.is_last(x) or node.version < 10:
-            return False
-        if any(value is not None and value.const is None for value in bounds):
-            return False
-        starts, ends, axes, steps = (*bounds, None, None)[:4]
-        if starts is None or starts.const is None:
-            return False
-        along = range(starts.const.size) if axes is None or axes.const is None else axes.const
-        moved = Value.constant(np.array([CHANNELS_LAST.axes.index(n % 4) for n in along]))
-        inputs = [self.bring(x, node), starts, ends, moved, steps]
-        self.replace(node, inputs, node.op_type, node.domain)
-        return True
-
-    def _split(self, node: Node) -> bool:
-        """Pieces of the channels, each as a slice of its own."""
-        x = node.inputs[0]
-        if x is None or not self.is_last(x) or node.attrs.get("axis", 0) % 4 != 1:
-            return False
-        pieces: list[tuple[Value, int]] = []
-        for value in node.outputs:
-            shape = None if value is None else self.shape(value)
-            if value is None or shape is None or type(shape[1]) is not int:
-                return False
-            pieces.append((value, shape[1]))
-        start, image = 0, self.bring(x, node)
-        for output, count in pieces:
-            end = start + count
-            numbers = (Value.constant(np.array([number])) for number in (start, end, 3))
-            self.append(node, [image, *numbers], output, "Slice", "", {}, node.origins)
-            start = end
-        return True
-
-    def _transpose(self, node: Node) -> bool:
-        """Rows of a pixel's channels that become an image are one with channels last already."""
-        if list(node.attrs.get("perm", ())) != [0, 2, 1]:
-            return self.is_image(node.result) and super()._transpose(node)
-        rows, last = node.inputs[0], self._only_reader(node, "Reshape")
-        image = None if last is None else last.outputs[0]
-        if rows is None or last is None or image is None or not self.is_image(image):
-            return False
-        n, c, h, w = self.shape(image) or (0, 0, 0, 0)
-        wanted = any(reader.op_type in IMAGE_READERS for reader in self.uses.get(image, []))
-        if not wanted or not n * c * h * w or self.shape(rows) != (n, h * w, c):
-            return False
-        self.take_with(last)
-        inputs = [rows, Value.constant(integers([n, h, w, c]))]
-        self.append(last, inputs, image, "Reshape", "", {}, (*node.origins, *last.origins))
-        return True
-
     def _reshape(self, node: Node) -> bool:
-        return self._shuffle(node) or self._rows_of_pixels(node)
-
-    def _rows_of_pixels(self, node: Node) -> bool:
-        """An image that becomes rows of a pixel's channels is those with channels last already."""
-        x = node.inputs[0]
-        turn = self._only_reader(node, "Transpose")
-        if x is None or turn is None or not self.is_last(x) or turn.outputs[0] is None:
-            return False
-        n, c, h, w = self.shape(x) or (0, 0, 0, 0)
-        flat = None if node.outputs[0] is None else self.shape(node.outputs[0])
-        turns = list(turn.attrs.get("perm", ())) == [0, 2, 1]
-        if not turns or not n * c * h * w or flat != (n, c, h * w):
-            return False
-        self.take_with(turn)
-        self.put(
-            Node(
-                "Reshape",
-                [self.bring(x, node), Value.constant(integers([n, h * w, c]))],
-                [turn.outputs[0]],
-                version=node.version,
-                name=turn.name,
-                origins=(*node.origins, *turn.origins),
-            )
-        )
-        return True
+        return self._shuffle(node) or super()._reshape(node)
 
     def _shuffle(self, node: Node) -> bool:
         """Groups of channels interleaved: Reshape, Transpose and Reshape (ShuffleNet)."""
@@ -484,8 +404,8 @@ class _Walk(ChannelsLast):
         if x is None or not self.is_last(x):
             return False
         n, c, h, w = self.shape(x) or (0, 0, 0, 0)
-        turn = self._only_reader(node, "Transpose")
-        last = None if turn is None else self._only_reader(turn, "Reshape")
+        turn = self.only_reader(node, "Transpose")
+        last = None if turn is None else self.only_reader(turn, "Reshape")
         parts = self.shape(node.outputs[0]) if node.outputs[0] is not None else None
         if turn is None or last is None or parts is None or len(parts) != 5:
             return False
@@ -501,12 +421,3 @@ class _Walk(ChannelsLast):
         inputs = [self.bring(x, node)]
         self.append(node, inputs, last.outputs[0], "ShuffleChannels", DOMAIN, attrs, origins)
         return True
-
-    def _only_reader(self, node: Node, kind: str) -> Node | None:
-        """Who alone reads a node's result, as its first input, if that is no output."""
-        value = node.outputs[0]
-        if value is None or value in self.outputs:
-            return None
-        readers = self.uses.get(value, [])
-        alone = len(readers) == 1 and readers[0].kind == kind and readers[0].inputs[0] is value
-        return readers[0] if alone else None

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 
-from partita.lowering import ChannelsLast, Graph, Node, Value
+from partita.lowering import Graph, Node, Value
 from partita.lowering.nhwc.conversion import DOMAIN, Shapes
+from partita.lowering.nhwc.movement import MovedChannelsLast
 from partita_opencl.passes.half_precision import HALF, SINGLE
 
 UNIT = 8
@@ -41,7 +42,7 @@ def channels_last(graph: Graph, shapes: Shapes, *, narrowed: bool) -> None:
     _Walk(graph, shapes, narrowed).run()
 
 
-class _Walk(ChannelsLast):
+class _Walk(MovedChannelsLast):
     def __init__(self, graph: Graph, shapes: Shapes, narrowed: bool) -> None:
         super().__init__(graph, shapes, HALF, (SINGLE, HALF) if narrowed else (HALF,), UNIT)
         self._narrowings: dict[Value, Node] = {}
@@ -77,6 +78,10 @@ class _Walk(ChannelsLast):
         attrs = {**node.attrs, "picture": True} if picture else node.attrs
         self.append(node, inputs, node.outputs[0], "Conv", DOMAIN, attrs, node.origins)
         return True
+
+    def reads_images(self, reader: Node) -> bool:
+        """Whatever may compute with channels last: nothing is lost where it does not."""
+        return reader.kind in self.rules and reader.kind != "Reshape"
 
     def _window(self, node: Node) -> bool:
         if math.prod(node.attrs.get("kernel_shape", ())) > _MOST_TAPS:
@@ -121,6 +126,10 @@ class _Walk(ChannelsLast):
             )
         )
         return True
+
+    def stored(self, node: Node, source: Value, target: Value) -> Node:
+        """A narrowing, which does nothing to halves."""
+        return node.step("Narrow", [source], target, domain="partita")
 
     def source(self, value: Value) -> Value:
         """What reorders may read for a value: what it was narrowed from."""

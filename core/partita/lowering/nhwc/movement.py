@@ -1,0 +1,138 @@
+"""What moves parts of images with channels last: Slice, Split, and pixels that become rows.
+
+Transformers of images turn them to rows, of all channels of a pixel, and back; where channels are
+last, that is a view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+
+from partita.lowering.graph import Graph, Node, Value
+from partita.lowering.nhwc.conversion import (
+    IMAGE_READERS,
+    SINGLE,
+    TO_LAST,
+    ChannelsLast,
+    Shapes,
+)
+from partita.lowering.shapes.symbolic_size import integers
+
+
+class MovedChannelsLast(ChannelsLast):
+    """A walk by which Slice, Split and Reshape follow images, too.
+
+    Where channels are filled up in memory, only what starts and ends at whole units does.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        shapes: Shapes,
+        dtype: np.dtype[Any] = SINGLE,
+        declared: Collection[np.dtype[Any]] | None = None,
+        unit: int = 1,
+    ) -> None:
+        super().__init__(graph, shapes, dtype, declared, unit)
+        self.rules |= {"Reshape": self._reshape, "Slice": self._slice, "Split": self._split}
+        self.heads = frozenset({"Reshape", "Transpose"})
+
+    def _reshape(self, node: Node) -> bool:
+        return self._rows_of_pixels(node)
+
+    def _slice(self, node: Node) -> bool:
+        """Ranges that are constants, along any axes."""
+        x, bounds = node.inputs[0], node.inputs[1:]
+        if x is None or not self.is_last(x) or node.version < 10:
+            return False
+        if any(value is not None and value.const is None for value in bounds):
+            return False
+        starts, ends, axes, steps = (*bounds, None, None)[:4]
+        if starts is None or starts.const is None:
+            return False
+        along = range(starts.const.size) if axes is None or axes.const is None else axes.const
+        axes_last = [TO_LAST.index(n % 4) for n in along]
+        if self.unit > 1 and 3 in axes_last:
+            return False
+        moved = Value.constant(np.array(axes_last))
+        inputs = [self.bring(x, node), starts, ends, moved, steps]
+        self.replace(node, inputs, node.op_type, node.domain)
+        return True
+
+    def _split(self, node: Node) -> bool:
+        """Pieces of the channels, each as a slice of its own."""
+        x = node.inputs[0]
+        if x is None or not self.is_last(x) or node.attrs.get("axis", 0) % 4 != 1:
+            return False
+        pieces: list[tuple[Value, int]] = []
+        for value in node.outputs:
+            shape = None if value is None else self.shape(value)
+            if value is None or shape is None or type(shape[1]) is not int:
+                return False
+            pieces.append((value, shape[1]))
+        if self.unit > 1:
+            return False
+        start, image = 0, self.bring(x, node)
+        for output, count in pieces:
+            end = start + count
+            numbers = (Value.constant(np.array([number])) for number in (start, end, 3))
+            self.append(node, [image, *numbers], output, "Slice", "", {}, node.origins)
+            start = end
+        return True
+
+    def _transpose(self, node: Node) -> bool:
+        """Rows of a pixel's channels that become an image are one with channels last already."""
+        if list(node.attrs.get("perm", ())) != [0, 2, 1]:
+            return self.is_image(node.result) and super()._transpose(node)
+        rows, last = node.inputs[0], self.only_reader(node, "Reshape")
+        image = None if last is None else last.outputs[0]
+        if rows is None or last is None or image is None or not self.is_image(image):
+            return False
+        n, c, h, w = self.shape(image) or (0, 0, 0, 0)
+        wanted = any(reader.op_type in IMAGE_READERS for reader in self.uses.get(image, []))
+        if not wanted or not self._is_whole(n, c, h, w) or self.shape(rows) != (n, h * w, c):
+            return False
+        self.take_with(last)
+        inputs = [rows, Value.constant(integers([n, h, w, c]))]
+        self.append(last, inputs, image, "Reshape", "", {}, (*node.origins, *last.origins))
+        return True
+
+    def _rows_of_pixels(self, node: Node) -> bool:
+        """An image that becomes rows of a pixel's channels is those with channels last already."""
+        x = node.inputs[0]
+        turn = self.only_reader(node, "Transpose")
+        if x is None or turn is None or not self.is_last(x) or turn.outputs[0] is None:
+            return False
+        n, c, h, w = self.shape(x) or (0, 0, 0, 0)
+        flat = None if node.outputs[0] is None else self.shape(node.outputs[0])
+        turns = list(turn.attrs.get("perm", ())) == [0, 2, 1]
+        if not turns or not self._is_whole(n, c, h, w) or flat != (n, c, h * w):
+            return False
+        self.take_with(turn)
+        self.put(
+            Node(
+                "Reshape",
+                [self.bring(x, node), Value.constant(integers([n, h * w, c]))],
+                [turn.outputs[0]],
+                version=node.version,
+                name=turn.name,
+                origins=(*node.origins, *turn.origins),
+            )
+        )
+        return True
+
+    def _is_whole(self, n: int, c: int, h: int, w: int) -> bool:
+        """Whether an image has elements, and in memory none beside them."""
+        return n * c * h * w != 0 and c % self.unit == 0
+
+    def only_reader(self, node: Node, kind: str) -> Node | None:
+        """Who alone reads a node's result, as its first input, if that is no output."""
+        value = node.outputs[0]
+        if value is None or value in self.outputs:
+            return None
+        readers = self.uses.get(value, [])
+        alone = len(readers) == 1 and readers[0].kind == kind and readers[0].inputs[0] is value
+        return readers[0] if alone else None

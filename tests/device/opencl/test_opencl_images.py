@@ -1,0 +1,93 @@
+"""Images of halves with channels last: what is computed so beside convolutions, without turns."""
+
+import numpy as np
+import pytest
+from onnx import helper, numpy_helper
+
+from .comparison import build, floats, int64s
+from .half_networks import check, conv, weights
+
+pytestmark = pytest.mark.usefixtures("matrix_units")
+
+SAME = [1, 1, 1, 1]
+
+
+def transpose(x, y, *perm):
+    return helper.make_node("Transpose", [x], [y], perm=list(perm))
+
+
+def turned(kernels):
+    """Kernels that only change the order of axes."""
+    names = "to_channels_first", "to_channels_last", "transpose_planes", "copy_box"
+    return [name for name in kernels if name in names]
+
+
+def test_channels_are_normalized_and_multiplied_as_they_lie():
+    nodes = [
+        conv("a", "x", "a", pads=SAME),
+        transpose("a", "b", 0, 2, 3, 1),
+        helper.make_node("LayerNormalization", ["b", "scale", "shift"], ["c"]),
+        helper.make_node("MatMul", ["c", "wm"], ["d"]),
+        transpose("d", "e", 0, 3, 1, 2),
+        helper.make_node("Mul", ["e", "gamma"], ["f"]),
+        helper.make_node("Add", ["f", "a"], ["g"]),
+        conv("d", "g", "h", pads=SAME, group=16),
+        transpose("h", "y", 0, 2, 3, 1),
+    ]
+    constants = weights(
+        wa=(16, 8, 3, 3), ba=(16,), scale=(16,), shift=(16,), wm=(16, 16), gamma=(16, 1, 1),
+        wd=(16, 1, 3, 3), bd=(16,),
+    )  # fmt: skip
+    feeds = {"x": floats(2, 8, 9, 7)}
+    kernels = check(build(nodes, feeds, ["y"], constants), feeds)
+    assert turned(kernels) == ["to_channels_last"]  # of the input
+
+
+def test_rows_of_channels_are_images_as_they_lie():
+    nodes = [
+        conv("a", "x", "a", strides=[2, 2]),
+        helper.make_node("Reshape", ["a", "flat"], ["b"]),
+        transpose("b", "c", 0, 2, 1),
+        helper.make_node("MatMul", ["c", "wm"], ["d"]),
+        transpose("d", "e", 0, 2, 1),
+        helper.make_node("Reshape", ["e", "image"], ["f"]),
+        conv("d", "f", "g", pads=SAME, group=24),
+        helper.make_node("Reshape", ["g", "flat_again"], ["h"]),
+        transpose("h", "y", 0, 2, 1),
+    ]
+    constants = weights(wa=(16, 8, 2, 2), ba=(16,), wm=(16, 24), wd=(24, 1, 3, 3), bd=(24,))
+    shapes = {"flat": (2, 16, 20), "image": (2, 24, 5, 4), "flat_again": (2, 24, 20)}
+    constants += [numpy_helper.from_array(int64s(*s), name) for name, s in shapes.items()]
+    feeds = {"x": floats(2, 8, 10, 8)}
+    kernels = check(build(nodes, feeds, ["y"], constants), feeds)
+    assert turned(kernels) == ["to_channels_last"]
+
+
+@pytest.mark.parametrize("channels", [12, 16])
+def test_channels_that_are_filled_up_are_turned(channels):
+    """What lies behind them in memory is no element; results that others read stay right, too."""
+    nodes = [
+        conv("a", "x", "a"),
+        transpose("a", "b", 0, 2, 3, 1),
+        helper.make_node("Softmax", ["b"], ["c"], axis=-1),
+        transpose("c", "d", 0, 3, 1, 2),
+        helper.make_node("Relu", ["d"], ["e"]),
+        conv("c", "e", "y", pads=SAME),
+        helper.make_node("Slice", ["a", "from", "to", "axes"], ["z"]),
+    ]
+    constants = weights(wa=(channels, 8, 1, 1), ba=(channels,), wc=(8, channels, 3, 3), bc=(8,))
+    cut = {"from": (1, 3), "to": (5, -1), "axes": (2, 1)}
+    constants += [numpy_helper.from_array(np.array(v), name) for name, v in cut.items()]
+    feeds = {"x": floats(1, 8, 6, 9)}
+    check(build(nodes, feeds, ["y", "z", "d"], constants), feeds)
+
+
+def test_what_is_float32_in_memory_is_converted_on_its_way_to_an_image():
+    nodes = [
+        helper.make_node("Cast", ["n"], ["f"], to=1),
+        transpose("f", "a", 0, 3, 1, 2),
+        conv("a", "a", "y", pads=SAME),
+    ]
+    constants = weights(wa=(8, 16, 3, 3), ba=(8,))
+    feeds = {"n": np.arange(480, dtype=np.int32).reshape(1, 6, 5, 16) % 7}
+    check(build(nodes, feeds, ["y"], constants), feeds)
