@@ -26,7 +26,7 @@ from partita.frontends.onnx.lazy_onnx_ir import import_onnx_ir
 from partita.tensors.sequence_values import unboxed
 from partita_conformance.bench.promises import require_answer, require_face
 from partita_conformance.draws.vary import TYPES, in_singles
-from partita_conformance.inputs.models import Sample, samples
+from partita_conformance.inputs.models import Sample, narrow_samples, samples
 from partita_conformance.judging.exact import exact_answers
 from partita_conformance.judging.requirements import (
     ConformanceError,
@@ -224,7 +224,7 @@ class Bench:
             NotApplicableError: It takes none of them.
         """
         tried = []
-        for candidate in samples(kind):
+        for candidate in (*samples(kind), *narrow_samples(kind)):
             refusals = self.refusals(candidate.proto)
             if not refusals:
                 return candidate

@@ -212,6 +212,49 @@ def samples(kind: str) -> tuple[Sample, ...]:
 
 
 @functools.cache
+def narrow_samples(kind: str) -> tuple[Sample, ...]:
+    """Samples for devices that take none of :func:`samples`: images, and all in float16.
+
+    Args:
+        kind: As for :func:`samples`.
+    """
+    images = _images(kind)
+    return (*images, *map(in_halves, (*samples(kind), *images)))
+
+
+def _images(kind: str) -> tuple[Sample, ...]:
+    """The samples of a kind that are simplest, on tensors of four dimensions."""
+    shape = {"dynamic": "[N,4,5,6]", "large": "[1,16,64,128]"}.get(kind, "[1,4,5,6]")
+    one = f"float{shape}"
+    forms = {
+        "pair": f"({one} a, {one} b) => ({one} y) {{{{ y = {{}}(a, b) }}}}",
+        "outputs": f"({one} x) => ({one} y, {one} z) {{{{ y = {{}}(x) z = Add(y, x) }}}}",
+    }
+    form = forms.get(kind, f"({one} x) => ({one} y) {{{{ y = {{}}(x) }}}}")
+    return tuple(
+        Sample(f"{kind} {op.lower()} of images", parse("images " + form.format(op)), {"N": 3})
+        for op in (("Sub", "Add", "Mul", "Max") if kind == "pair" else _FUNCTIONS)
+    )
+
+
+_FUNCTIONS = ("Relu", "Neg", "Abs", "Sigmoid", "Tanh", "Exp")
+
+
+def in_halves(sample: Sample) -> Sample:
+    """The same sample with all floats in float16."""
+    proto = onnx.ModelProto()
+    proto.CopyFrom(sample.proto)
+    for value in (*proto.graph.input, *proto.graph.output, *proto.graph.value_info):
+        if value.type.tensor_type.elem_type == TensorProto.FLOAT:
+            value.type.tensor_type.elem_type = TensorProto.FLOAT16
+    for tensor in proto.graph.initializer:
+        if tensor.data_type == TensorProto.FLOAT:
+            halves = numpy_helper.to_array(tensor).astype(np.float16)
+            tensor.CopyFrom(numpy_helper.from_array(halves, tensor.name))
+    return Sample(f"{sample.name} in float16", proto, sample.sizes)
+
+
+@functools.cache
 def networks() -> tuple[Sample, ...]:
     """Networks of several operators each, for cutting: branches, joins, values read twice."""
     residual = parse(

@@ -176,7 +176,8 @@ def the_cache_keeps_models_apart(bench: Bench) -> None:
     other = type(sample.proto)()
     other.CopyFrom(sample.proto)
     for tensor in other.graph.initializer:
-        array = numpy_helper.to_array(tensor) * np.float32(0.5)
+        array = numpy_helper.to_array(tensor)
+        array = array * array.dtype.type(0.5)
         tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
     feeds = sample.feeds(4)
     settings: list[dict[str, Any]] = [{"PERF_COUNT": True}, {"PERF_COUNT": False}]

@@ -14,7 +14,15 @@ from partita.tensors.layout import MemoryLayout
 from partita.tensors.layout_tensor import LaidOutTensor
 from partita_conformance.bench.bench import Bench
 from partita_conformance.bench.checks import check
-from partita_conformance.inputs.models import Array, Sample, networks, parse, samples
+from partita_conformance.inputs.models import (
+    Array,
+    Sample,
+    in_halves,
+    narrow_samples,
+    networks,
+    parse,
+    samples,
+)
 from partita_conformance.judging.compare import compare
 from partita_conformance.judging.requirements import NotApplicableError, require
 
@@ -28,7 +36,7 @@ def _offers(bench: Bench) -> Iterator[tuple[Sample, partita.DeviceModel, Layouts
         NotApplicableError: There are none.
     """
     found = False
-    for sample in (*networks(), *samples("plain"), *samples("pair"), *_trivial()):
+    for sample in (*networks(), *_small(), *_trivial()):
         if bench.refusals(sample.proto):
             continue
         compiled = bench.compile(sample.proto).device_model
@@ -40,12 +48,19 @@ def _offers(bench: Bench) -> Iterator[tuple[Sample, partita.DeviceModel, Layouts
         raise NotApplicableError("the device names no layouts")
 
 
+def _small() -> tuple[Sample, ...]:
+    """Models of one input or two, those of images and of float16 among them."""
+    kinds = "plain", "pair"
+    return tuple(one for of in (samples, narrow_samples) for kind in kinds for one in of(kind))
+
+
 def _trivial() -> tuple[Sample, ...]:
     """Models some of whose ports lie alike in every order of their axes, and are told apart."""
     narrow = "narrow (float[2,1,5,3] x) => (float[2,1,5,3] y) { y = Relu(x) }"
     flat = "flat (float[2,3,1,1] x) => (float[2,3,1,1] y) { y = Relu(x) }"
     one = "one (float[1,1,1,1] x) => (float[1,1,1,1] y) { y = Relu(x) }"
-    return tuple(Sample(text.split()[0], parse(text)) for text in (narrow, flat, one))
+    wide = [Sample(text.split()[0], parse(text)) for text in (narrow, flat, one)]
+    return (*wide, *map(in_halves, wide))
 
 
 @check("boundary")
@@ -164,7 +179,7 @@ def a_layout_that_was_not_chosen_does_no_harm(bench: Bench) -> None:
 def bound_calls_compute_what_inputs_hold(bench: Bench) -> None:
     """A bound call computes anew at each call, into the outputs that it was made for."""
     tried = 0
-    for sample in (*samples("plain"), *samples("pair"), *networks()):
+    for sample in (*_small(), *networks()):
         if bench.refusals(sample.proto):
             continue
         compiled = bench.compile(sample.proto).device_model
@@ -198,7 +213,7 @@ def bound_calls_compute_what_inputs_hold(bench: Bench) -> None:
 def bound_calls_read_the_inputs_that_they_are_rebound_to(bench: Bench) -> None:
     """A bound call that says that it reads other inputs reads each of them, one or all."""
     tried = 0
-    for sample in samples("pair"):
+    for sample in (*samples("pair"), *narrow_samples("pair")):
         if bench.refusals(sample.proto):
             continue
         compiled = bench.compile(sample.proto).device_model

@@ -109,8 +109,8 @@ def reshaped_models_come_back(bench: Bench) -> None:
     sample = bench.sample("dynamic")
     for shape in ([5, None], [None, None], [(2, 6), None]):
         model = bench.read(sample.proto)
-        columns = (model.input(0).shape or ())[1]
-        model.reshape({0: [shape[0] if shape[0] is not None else "Rows", columns]})
+        rest = (model.input(0).shape or ())[1:]
+        model.reshape({0: [shape[0] if shape[0] is not None else "Rows", *rest]})
         compiled = bench.core.compile_model(model, bench.device, bench.target.config)
         restored = bench.new_core().import_model(exported(compiled), bench.device)
         require(

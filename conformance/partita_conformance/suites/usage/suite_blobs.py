@@ -30,7 +30,8 @@ def _variants(bench: Bench) -> list[onnx.ModelProto]:
         other = onnx.ModelProto()
         other.CopyFrom(sample.proto)
         for tensor in other.graph.initializer:
-            array = numpy_helper.to_array(tensor) * np.float32(factor)
+            array = numpy_helper.to_array(tensor)
+            array = array * array.dtype.type(factor)
             tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
         variants.append(other)
     return variants
