@@ -102,7 +102,10 @@ class DecoderPorts:
             )
         room, sequences = (model.metadata.get(key) for key in (ROOM_KEY, SEQUENCES_KEY))
         return cls(
-            *({p.name: p for p in known}, caches, read, "logits"),
+            {p.name: p for p in known},
+            caches,
+            read,
+            "logits",
             is_fixed=room is None and _is_fixed(model, caches),
             room=None if room is None else int(room),
             has_whole_mask=WHOLE_MASK_KEY in model.metadata,

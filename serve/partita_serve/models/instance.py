@@ -112,14 +112,20 @@ class Instance:
         except Exception as error:  # noqa: BLE001  # whatever it is, the client is to be told
             infer = inferred = time.perf_counter_ns()
             return Finished(
-                [serving_error(error)] if len(jobs) == 1 else list(map(self._alone, jobs)),
-                *(started, infer, inferred, time.perf_counter_ns()),
-                (),
+                outcomes=[serving_error(error)] if len(jobs) == 1 else list(map(self._alone, jobs)),
+                started_ns=started,
+                infer_ns=infer,
+                inferred_ns=inferred,
+                ended_ns=time.perf_counter_ns(),
+                spans=(),
             )
         return Finished(
-            outcomes,
-            *(started, infer, inferred, time.perf_counter_ns()),
-            self._request.device_spans(),
+            outcomes=outcomes,
+            started_ns=started,
+            infer_ns=infer,
+            inferred_ns=inferred,
+            ended_ns=time.perf_counter_ns(),
+            spans=self._request.device_spans(),
         )
 
     def _alone(self, job: Job) -> Outputs | ServingError:

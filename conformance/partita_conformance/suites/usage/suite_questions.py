@@ -45,7 +45,7 @@ def _branching(op: str, strange: str, deep: bool) -> onnx.ModelProto:
     nodes = [
         helper.make_node(op, ["x"], ["y"], name="one"),
         helper.make_node(
-            *("If", ["c"], ["z"], "two"), then_branch=inner, else_branch=_body(op, "", "one")
+            "If", ["c"], ["z"], "two", then_branch=inner, else_branch=_body(op, "", "one")
         ),
     ]
     inputs = [value_of("x"), helper.make_tensor_value_info("c", TensorProto.BOOL, [])]

@@ -110,25 +110,29 @@ def add_parser(commands: Commands) -> None:
         "-niter", "--niter", type=positive_int, metavar="N", help="number of inferences"
     )
     length.add_argument(
-        *("-t", "--time"),
+        "-t",
+        "--time",
         type=positive_float,
         metavar="SECONDS",
         help=f"how long to measure (default: {_DEFAULT_SECONDS:g})",
     )
     parser.add_argument(
-        *("-api", "--api"),
+        "-api",
+        "--api",
         choices=("sync", "async"),
         help="one inference after the other, or several requests at the same time "
         "(default: async if -nireq is given)",
     )
     parser.add_argument(
-        *("-nireq", "--nireq"),
+        "-nireq",
+        "--nireq",
         type=positive_int,
         metavar="N",
         help="requests at the same time (default for async: what the device recommends)",
     )
     parser.add_argument(
-        *("-pc", "--perf-counts"),
+        "-pc",
+        "--perf-counts",
         dest="counters",
         action="store_true",
         help="print the time of every operation, where models are split per subgraph",

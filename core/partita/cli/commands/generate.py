@@ -159,7 +159,9 @@ def run(args: argparse.Namespace, out: Output) -> int:
     properties = with_request_size(core, device, properties_of(args), request)
     with out.progress(f"compiling for {device}", None):
         generator = Generator(
-            *(source, device, args.context),
+            source,
+            device,
+            args.context,
             chunk=args.chunk,
             cache_type=args.cache_type,
             tokenizer=tokenizer,

@@ -311,8 +311,12 @@ class RequestInputs:
             return
         if self.bound_call is not None and in_place and not self._reads_in_place():
             calls = BoundCalls(
-                *(self.bound_call, self._bound, self._setters, self._written, self.results),
-                self._version,
+                call=self.bound_call,
+                reads=self._bound,
+                setters=self._setters,
+                written=self._written,
+                results=self.results,
+                version=self._version,
             )
             self._parked.park(calls, self._given)
             self.bound_call = None

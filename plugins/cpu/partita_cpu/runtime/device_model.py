@@ -392,7 +392,12 @@ class CpuRunner(Runner):
                 kinds[name] = op.exec_type
         return [
             ProfilingInfo(
-                *(name, kind, kinds[name], Status.EXECUTED, real[name] / 1e3, cpu[name] / 1e3),
+                node_name=name,
+                node_type=kind,
+                exec_type=kinds[name],
+                status=Status.EXECUTED,
+                real_time_us=real[name] / 1e3,
+                cpu_time_us=cpu[name] / 1e3,
                 covers=tuple(covers[name]),
             )
             if name in kinds

@@ -92,7 +92,8 @@ def add_parser(commands: Commands) -> None:
     add_shapes(parser)
     workload.add_inputs(parser)
     parser.add_argument(
-        *("-niter", "--niter"),
+        "-niter",
+        "--niter",
         type=positive_int,
         default=10,
         metavar="N",

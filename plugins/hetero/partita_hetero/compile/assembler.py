@@ -82,7 +82,7 @@ def assemble(
     explanation = Explanation(
         model.name,
         explanation_rows.rows(
-            *(wiring, placed.placement, submodels, placed.choice, placed.order, placed.answers)
+            wiring, placed.placement, submodels, placed.choice, placed.order, placed.answers
         ),
         [submodel.device for submodel in submodels],
         plan.boundaries,
@@ -93,8 +93,14 @@ def assemble(
         plan, submodels, compiled, settlement.layouts, reuse=executor.keeps_order
     )
     return Assembly(
-        *(submodels, compiled, plan, _schedule(plan, submodels, compiled)),
-        *(constants, explanation, arena_bytes, places),
+        submodels=submodels,
+        compiled=compiled,
+        plan=plan,
+        schedule=_schedule(plan, submodels, compiled),
+        constants=constants,
+        explanation=explanation,
+        arena_bytes=arena_bytes,
+        places=places,
     )
 
 

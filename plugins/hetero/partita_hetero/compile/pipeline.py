@@ -157,7 +157,7 @@ class Compilation:
             failures = settlement.failures
         if not failures:
             placed = Placed(
-                *(placement, submodels, choice, self.placer.answers, self.devices.names, remarks)
+                placement, submodels, choice, self.placer.answers, self.devices.names, remarks
             )
             executor = self.devices.properties.executor
             return assemble(self.model, self.wiring, placed, settlement, self.compiler, executor)

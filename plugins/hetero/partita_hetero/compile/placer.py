@@ -106,8 +106,14 @@ class Placer:
         def place(full: Exclusions) -> Placement:
             every = {**full, **out}
             return by_priority.place(
-                *(self.wiring, names, pins, self.ask, self.devices.welcomes),
-                *(every, properties.STRICT, preferred),
+                graph=self.wiring,
+                devices=names,
+                pins=pins,
+                query=self.ask,
+                welcomes=self.devices.welcomes,
+                excluded=every,
+                strict=properties.STRICT,
+                preferred=preferred,
             )
 
         limits = self._limits([*names, *(device for device, _ in preferred.values())])

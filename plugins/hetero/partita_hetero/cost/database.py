@@ -251,7 +251,9 @@ class Database:
         _log.warning(
             "The cost database '%s' cannot be used (%s); it is kept as '%s', and costs are "
             "measured again.",
-            *(self.path, error, aside.name),
+            self.path,
+            error,
+            aside.name,
         )
         with contextlib.suppress(FileNotFoundError):
             self.path.replace(aside)

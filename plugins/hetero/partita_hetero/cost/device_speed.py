@@ -152,7 +152,9 @@ def device_speed(
     if attention is not None:
         times = {
             probe: _known(
-                *(database, key, f"attention in place, {probe}: {attention}"),
+                database,
+                key,
+                f"attention in place, {probe}: {attention}",
                 partial(_run, devices, device, attention_model(attention, probe)),
             )
             for probe in PROBES
@@ -343,7 +345,9 @@ def _matrix(kind: WeightFormat, side: int, number: int) -> list[Any]:
         deviation = np.float32(side**-0.5)
         return [
             lazy(
-                *(f"w{number}", dtype, [side, side]),
+                f"w{number}",
+                dtype,
+                [side, side],
                 lambda shape: random.standard_normal(shape, np.float32) * deviation,
             )
         ]
@@ -359,15 +363,19 @@ def _matrix(kind: WeightFormat, side: int, number: int) -> list[Any]:
     packed = [side, blocks, kind.block * kind.bits // 8]
     middle = float(1 << (kind.bits - 1))
     zeros = lazy(
-        *(f"z{number}", ir.DataType.FLOAT, [side, blocks]), lambda shape: np.full(shape, middle)
+        f"z{number}", ir.DataType.FLOAT, [side, blocks], lambda shape: np.full(shape, middle)
     )
     return [
         lazy(
-            *(f"q{number}", ir.DataType.UINT8, packed),
+            f"q{number}",
+            ir.DataType.UINT8,
+            packed,
             quants,
         ),
         lazy(
-            *(f"s{number}", ir.DataType.FLOAT, [side * blocks]),
+            f"s{number}",
+            ir.DataType.FLOAT,
+            [side * blocks],
             lambda shape: np.full(shape, scale),
         ),
         *([zeros] if kind.has_zeros else []),

@@ -49,8 +49,16 @@ def rows(
             change = _change(reason, refused)
         found.append(
             OpPlacement(
-                *(node.name or "", node.op_type, device or "-", home.get(op), reason, refused),
-                *(own, other, extra, change),
+                name=node.name or "",
+                op_type=node.op_type,
+                device=device or "-",
+                subgraph=home.get(op),
+                reason=reason,
+                refused=refused,
+                own_us=own,
+                alternative=other,
+                extra_us=extra,
+                change=change,
             )
         )
     return found

@@ -83,18 +83,19 @@ def _operations(
             next_best += f" {best.extra_us:+,.1f} us"
         found.append(
             Operation(
-                task.name,
-                ", ".join(task.op_types),
-                where[index],
-                home[index],
-                why.own_us,
-                moved[index],
-                *("", ""),
-                str(why.reason.code),
-                str(why.reason),
-                next_best,
-                why.change,
-                there[task.name],
+                name=task.name,
+                op_type=", ".join(task.op_types),
+                device=where[index],
+                part=home[index],
+                us=why.own_us,
+                nbytes=moved[index],
+                kernel="",
+                computed_with="",
+                reason=str(why.reason.code),
+                why=str(why.reason),
+                next_best=next_best,
+                change=why.change,
+                elsewhere=there[task.name],
             )
         )
     return found

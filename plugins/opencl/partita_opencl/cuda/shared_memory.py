@@ -106,7 +106,8 @@ class SharedMemory:
         _log.info(
             "OpenCL imports at most %d MiB of CUDA's memory: it launches what reads a buffer of "
             "%d MiB, which takes the host longer",
-            *(self._largest >> 20, nbytes >> 20),
+            self._largest >> 20,
+            nbytes >> 20,
         )
         return False
 

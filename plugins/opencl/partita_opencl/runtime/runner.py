@@ -223,7 +223,11 @@ class OpenClRunner(Runner):
             covers.setdefault(name, {}).update(dict.fromkeys(others))
         return [
             ProfilingInfo(
-                *(name, kind, "+".join(kernels[name]), Status.EXECUTED, spent[name]),
+                node_name=name,
+                node_type=kind,
+                exec_type="+".join(kernels[name]),
+                status=Status.EXECUTED,
+                real_time_us=spent[name],
                 covers=tuple(covers[name]),
             )
             if name in spent
@@ -247,8 +251,14 @@ class OpenClRunner(Runner):
             name = self._compiled.device
             in_place = self._compiled.in_place_outputs()
             found = BoundPlan(
-                *(plan, self._device, name, self._slots),
-                *(self._kernels, self._own, in_place, self._reports),
+                plan=plan,
+                device=self._device,
+                name=name,
+                slots=self._slots,
+                kernels=self._kernels,
+                own=self._own,
+                in_place=in_place,
+                reports=self._reports,
                 varies=bool(self.bound_plans),
             )
             self.bound_plans.add(id(plan), found)

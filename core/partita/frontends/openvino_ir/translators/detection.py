@@ -166,7 +166,7 @@ def _priors(
         ]
     lines = []
     for count, step in zip((image.columns, image.rows), steps, strict=True):
-        numbers = at.emit("Range", *(at.const(0, np.float32), count, at.const(1, np.float32)))
+        numbers = at.emit("Range", at.const(0, np.float32), count, at.const(1, np.float32))
         lines.append(at.emit("Mul", at.emit("Add", numbers, offset), step))
     middles = [
         at.emit("Reshape", lines[0], at.const([1, -1, 1, 1], np.int64)),
@@ -347,7 +347,7 @@ def _rows(at: Site, told: _Detector, boxes: ir.Value, best: ir.Value, places: ir
     order = at.emit("Add", at.emit("Mul", group, at.const(told.kept, np.int64)), rank)
     shape = at.emit("Shape", order)
     flat = at.const([-1], np.int64)
-    images = at.emit("Range", *(at.const(0, np.int64), _scalar(at, shape), at.const(1, np.int64)))
+    images = at.emit("Range", at.const(0, np.int64), _scalar(at, shape), at.const(1, np.int64))
     images = at.emit("Expand", at.emit("Unsqueeze", images, at.const([1], np.int64)), shape)
     span = at.const((told.classes + 1) * told.kept, np.int64)
     after = at.emit("Mul", _scalar(at, shape), span)  # behind all images

@@ -108,7 +108,8 @@ def _rotate(
     at = b.constant(np.zeros(1, np.int64)) if positions is None else b.flat(positions)
     b.call(
         Checked(rotate_tokens, functools.partial(_refuse, b.node.name)),
-        *(b.flat(x), b.flat(y)),
+        b.flat(x),
+        b.flat(y),
         Angles(b.flat(cosines), b.flat(sines), at),
         b.empty((1,), np.int64),
         b.constant(integers([*counts, *flags])),

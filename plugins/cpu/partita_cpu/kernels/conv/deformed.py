@@ -174,7 +174,12 @@ def deform_conv(
         place = Piece(first, images, row, rows)
         b.call(
             deformed_columns,
-            *(b.flat(x), b.flat(columns), moves, table, c.channels, place),
+            b.flat(x),
+            b.flat(columns),
+            moves,
+            table,
+            c.channels,
+            place,
             work=columns.size * 4,
         )
         work = c.work // c.batch * images

@@ -105,7 +105,10 @@ def tensor_scatter(
     circular = int(node.attrs.get("mode", "linear") == "circular")
     b.call(
         Checked(write_rows, functools.partial(_refuse, b.node.name), 3),
-        *(b.flat(past), b.flat(update), b.flat(present), b.flat(starts)),
+        b.flat(past),
+        b.flat(update),
+        b.flat(present),
+        b.flat(starts),
         b.empty((1,), np.int64),
         b.constant(integers([*sizes, math.prod(shape[axis + 1 :]), circular])),
     )

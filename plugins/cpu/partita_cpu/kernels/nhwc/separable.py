@@ -68,7 +68,13 @@ def bottleneck_conv(
     policy, place = choice_of(b), Place.of(first, x, None)
     n, height, width = x.shape[:3]
     images = Images(
-        *(n, height, width, place.channels, wide.shape[0]), out_height=height, out_width=width
+        batch=n,
+        height=height,
+        width=width,
+        channels=place.channels,
+        outputs=wide.shape[0],
+        out_height=height,
+        out_width=width,
     )
     stored = np.dtype(HALF if first.attrs.get("half") else np.float32)
     arithmetic = policy.preferred_arithmetic(images)

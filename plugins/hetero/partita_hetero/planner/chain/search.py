@@ -114,8 +114,11 @@ class _Labels:
 
     def at(self, rows: Array) -> _Labels:
         return _Labels(
-            *(self.home[rows], self.load[rows], self.nbytes[rows]),
-            *(self.parent[rows], self.option[rows]),
+            home=self.home[rows],
+            load=self.load[rows],
+            nbytes=self.nbytes[rows],
+            parent=self.parent[rows],
+            option=self.option[rows],
         )
 
     @staticmethod
@@ -173,8 +176,11 @@ class _Search:
         load[rows, options.home] += self.chain.first_us[options.home]
         nbytes = options.nbytes[:, self.limited]
         return _Labels(
-            *(options.home, self._summed(load), nbytes + np.where(nbytes > 0, self.fixed, 0)),
-            *(np.zeros(len(rows), np.int64), rows),
+            home=options.home,
+            load=self._summed(load),
+            nbytes=nbytes + np.where(nbytes > 0, self.fixed, 0),
+            parent=np.zeros(len(rows), np.int64),
+            option=rows,
         )
 
     def _grown(self, labels: _Labels, task: int) -> _Labels:

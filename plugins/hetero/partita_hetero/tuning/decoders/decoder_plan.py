@@ -173,9 +173,12 @@ def plan_for(placer: Placer, out: Mapping[tuple[int, str], Reason]) -> PlannedDe
     names = _usable(placer, [*devices.names, *placer.pins.values()])
     live = [op for op, constant in enumerate(placer.wiring.constant) if not constant]
     described = describe_devices(
-        *(devices, names, formats_of(placer, work), placer.model.weight_bytes),
-        work.matrix_side(live),
-        AttentionShape.of(placer.model, placer.wiring),
+        devices=devices,
+        names=names,
+        formats=formats_of(placer, work),
+        weight_bytes=placer.model.weight_bytes,
+        side=work.matrix_side(live),
+        attention=AttentionShape.of(placer.model, placer.wiring),
     )
     return plan_decoder(placer, described, request, objective, out)
 

@@ -233,7 +233,10 @@ class PlannedDecoder:
 
     def _choice(self, decision: Decision | None) -> ChosenPlacement:
         return ChosenPlacement(
-            *(self.device_of, decision, None, self.elsewhere),
+            preferred=self.device_of,
+            decision=decision,
+            predicted=None,
+            elsewhere=self.elsewhere,
             keeps_limits=True,
             replicas=self.replicas,
         )
