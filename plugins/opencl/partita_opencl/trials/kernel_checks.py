@@ -12,9 +12,10 @@ from partita.lowering import Array
 from partita.tensors.cache_rows import ATTRIBUTES, encoded
 from partita_opencl.trials.recurrent_checks import RECURRENT_CHECKS
 from partita_opencl.trials.sample import MICROSOFT, FamilyChecks, Sample
+from partita_opencl.trials.sampling_checks import SAMPLING_CHECKS
 from partita_opencl.trials.selection_checks import SELECTION_CHECKS
 
-CHECKS = FamilyChecks(SELECTION_CHECKS | RECURRENT_CHECKS)
+CHECKS = FamilyChecks(SELECTION_CHECKS | RECURRENT_CHECKS | SAMPLING_CHECKS)
 """A function per family that fills a model in."""
 
 _family = CHECKS.family

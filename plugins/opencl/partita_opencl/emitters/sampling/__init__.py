@@ -1,0 +1,1 @@
+"""Sampling: images are read at places that another tensor names, between pixels too."""
