@@ -12,7 +12,7 @@ import numpy as np
 
 from partita import Model
 from partita.contract.query import Reason, ReasonCode
-from partita.lowering import Graph, Node, Value, lower
+from partita.lowering import Graph, Node, Value, expand_functions, lower
 from partita.lowering.emission.walk import most_value_elements
 from partita.lowering.fusion.mixture import expert_ifs
 from partita_opencl.emitters.operator_table import TABLE, Entry, family_of
@@ -28,8 +28,8 @@ def verdicts(model: Model, trials: DeviceTrials | None = None) -> dict[str, Reas
     ``trials`` tells what the driver can do; by default, all that is in the table.
     """
     graph = lower(model, for_query=True)
-    reasons = refusals(graph, trials)
     lowered = {node.name for node in graph.nodes}
+    reasons = expanded_refusals(graph, trials)
     functions = {(domain, name) for domain, name, _ in model.ir.functions}
     answers: dict[str, Reason | None] = {}
     for op in model.ops:
@@ -42,32 +42,53 @@ def verdicts(model: Model, trials: DeviceTrials | None = None) -> dict[str, Reas
     return answers
 
 
+def expanded_refusals(graph: Graph, trials: DeviceTrials | None = None) -> dict[str, Reason]:
+    """:func:`refusals`, once operators without kernels are expanded, in place, where that does.
+
+    Those with kernels that refuse a shape or a type are not: definitions are no righter there.
+    """
+    if refusals(graph):
+        own = {node for node in graph.all_nodes() if _entry_of(node) is not None}
+        expand_functions(graph, lambda node: node in own or takes(node))
+    return refusals(graph, trials)
+
+
+def _entry_of(node: Node) -> Entry | None:
+    return TABLE.find(node.domain, node.op_type, node.version)
+
+
 def refusals(graph: Graph, trials: DeviceTrials | None = None) -> dict[str, Reason]:
-    """Node name to reason for every node that is refused."""
+    """By the name of each of the model's operations that is refused the reason."""
     facts = _Facts(graph)
     reasons: dict[str, Reason] = {}
-    families: dict[str, str] = {}
+    families: dict[Node, str] = {}
     experts = expert_ifs(graph)
     for node in graph.nodes:
         if node in experts:
             reasons |= _of_bodies(node, trials)
             continue
-        entry = TABLE.find(node.domain, node.op_type, node.version)
+        entry = _entry_of(node)
         reason = TABLE.missing(node) if entry is None else _refuse(node, entry, facts)
         if reason is not None:
-            reasons[node.name] = reason
+            _add(reasons, node, reason)
         elif entry is not None and not facts.is_folded(node, entry):
-            families[node.name] = family_of(node, entry)
+            families[node] = family_of(node, entry)
         facts.note(node, entry if reason is None else None)
     if trials is not None and families:
         found, failures = trials.fitness(graph, families.values()), trials.failures(graph)
-        for name, family in families.items():
+        for node, family in families.items():
             if found[family].reason:
                 detail = f"kernels of family '{family}': {found[family].reason}"
-                reasons[name] = Reason(ReasonCode.DRIVER_FAULT, detail)
-            elif name in failures:
-                reasons[name] = Reason(ReasonCode.DRIVER_FAULT, failures[name])
+                _add(reasons, node, Reason(ReasonCode.DRIVER_FAULT, detail))
+            elif node.name in failures:
+                _add(reasons, node, Reason(ReasonCode.DRIVER_FAULT, failures[node.name]))
     return reasons
+
+
+def _add(reasons: dict[str, Reason], node: Node, reason: Reason) -> None:
+    """Enters a reason for the operation that a node is, or is a part of."""
+    for name in node.origins:
+        reasons.setdefault(name, reason)
 
 
 def _of_bodies(node: Node, trials: DeviceTrials | None) -> dict[str, Reason]:
@@ -81,7 +102,7 @@ def _of_bodies(node: Node, trials: DeviceTrials | None) -> dict[str, Reason]:
 
 def takes(node: Node) -> bool:
     """Whether there is a kernel for a node that fusion wants to make."""
-    entry = TABLE.find(node.domain, node.op_type, node.version)
+    entry = _entry_of(node)
     if entry is None:
         return False
     return entry.refuse(node, [_dtype(v) for v in node.inputs]) is None

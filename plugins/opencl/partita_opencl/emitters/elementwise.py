@@ -235,10 +235,27 @@ def _gelu_kind(node: Node) -> Reason | None:
 
 @operator("Gelu", check=_gelu_kind)
 @operator("Gelu", domain="partita")
+@operator("Gelu", domain="com.microsoft")
 def gelu(k: Kit, node: Node, x: Operand) -> Operand:
     """Gaussian error linear unit, exact or by tanh."""
     exact = node.attrs.get("approximate", "none") == "none"
     return apply(k, "gelu_of({0})" if exact else "gelu_tanh_of({0})", x.dtype, x)
+
+
+@operator("BiasGelu", "FastGelu", domain="com.microsoft")
+def bias_gelu(k: Kit, node: Node, x: Operand, bias: Operand | None = None) -> Operand:
+    """Gelu of a sum with a bias per column; FastGelu goes through tanh."""
+    function = "gelu_of" if node.op_type == "BiasGelu" else "gelu_tanh_of"
+    if bias is None:
+        return apply(k, f"{function}({{0}})", x.dtype, x)
+    return apply(k, f"{function}({{0}} + {{1}})", x.dtype, x, bias)
+
+
+@operator("QuickGelu", domain="com.microsoft")
+def quick_gelu(k: Kit, node: Node, x: Operand) -> Operand:
+    """Each element times a sigmoid of it."""
+    alpha = node.number("alpha", 1.702)
+    return apply(k, "{0} * sigmoid_of({a} * {0})", x.dtype, x, parameters=(alpha,))
 
 
 @operator("Clip", types=NUMBERS, since=11)

@@ -12,6 +12,7 @@ from partita.contract.query import Reason, ReasonCode
 from partita.errors import OperandError
 from partita.lowering import Array, Node, Operand
 from partita.lowering.shapes.symbolic_size import evaluated, settled
+from partita_opencl.emitters.elementwise import apply
 from partita_opencl.emitters.movement import axis_of, expand
 from partita_opencl.emitters.operator_table import operator
 from partita_opencl.launches.emitter_kit import Argument, Kit, f32, i32, i64, is_half
@@ -288,6 +289,43 @@ def skip_rms_normalization(
         SKIP=None,
     )
     return y, None, None, total
+
+
+@operator("SkipLayerNormalization", domain="com.microsoft", check=_no_statistics, outputs=4)
+def skip_layer_normalization(
+    k: Kit,
+    node: Node,
+    x: Operand,
+    skip: Operand,
+    scale: Operand,
+    shift: Operand | None = None,
+    bias: Operand | None = None,
+) -> tuple[Operand, None, None, Operand]:
+    """Rows of a sum, normalized, and the sum."""
+    total = apply(k, "{0} + {1}", x.dtype, x, _repeated(k, skip, x, x.shape))
+    if bias is not None:
+        total = apply(k, "{0} + {1}", x.dtype, total, _as(k, bias, x))
+    y = normalized_rows(k, total, scale, shift, node.number("epsilon", 1e-12))
+    return y, None, None, total
+
+
+def normalized_rows(
+    k: Kit, x: Operand, scale: Operand, shift: Operand | None, epsilon: float
+) -> Operand:
+    """Layer normalization along the last axis.
+
+    Args:
+        k: Records it.
+        x: The rows.
+        scale: A factor for each element of a row.
+        shift: A term for each, or ``None``.
+        epsilon: What is added to variances.
+    """
+    tail = x.shape[-1:]
+    scale = _repeated(k, scale, x, tail)
+    return _rows(
+        k, x, x.shape[-1], scale, None if shift is None else _repeated(k, shift, x, tail), epsilon
+    )
 
 
 @operator("InstanceNormalization", since=6)

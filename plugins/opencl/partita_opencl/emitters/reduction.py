@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from partita.lowering import Node, Operand
+from partita.lowering.kernel_table import refused_choice
 from partita_opencl.emitters.elementwise import apply
 from partita_opencl.emitters.movement import axis_of, one_axis, transpose
 from partita_opencl.emitters.operator_table import FLOATS, INDICES, NUMBERS, operator
@@ -233,6 +234,18 @@ def log_sum_exp(k: Kit, node: Node, x: Operand, axes: Operand | None = None) -> 
     return k.view(result, _reduced_shape(x, along, bool(node.attrs.get("keepdims", 1))))
 
 
+@operator("LpNormalization", check=lambda node: refused_choice(node, "p", 2, 1))
+def lp_normalization(k: Kit, node: Node, x: Operand) -> Operand:
+    """Elements divided by the norm of those along an axis; zeros where it is 0."""
+    axis = axis_of(node, x.ndim, -1)
+    kind = REDUCTIONS["ReduceL1" if node.attrs.get("p", 2) == 1 else "ReduceL2"]
+    norms = k.view(
+        reduce_middle(k, kind, _arranged(k, x, [axis]), x.dtype),
+        _reduced_shape(x, [axis], keep=True),
+    )
+    return apply(k, "({1} == 0.0f ? 0.0f : {0} / {1})", x.dtype, x, norms)
+
+
 @operator("ArgMax", "ArgMin", types=NUMBERS)
 def argument(k: Kit, node: Node, x: Operand) -> Operand:
     """Position of the largest or smallest element along an axis."""
@@ -264,8 +277,6 @@ def softmax(k: Kit, node: Node, x: Operand) -> Operand:
     """exp(x) / sum(exp(x)) along an axis; before opset 13 along all from the axis on."""
     if not x.size:
         return x
-    y = k.empty(x.shape, x.dtype)
-    options: dict[str, Any] = {"LOGARITHM": None} if node.op_type == "LogSoftmax" else {}
     if node.version >= 13:
         axis = axis_of(node, x.ndim, -1)
         depth = x.shape[axis] if x.ndim else 1
@@ -273,6 +284,23 @@ def softmax(k: Kit, node: Node, x: Operand) -> Operand:
     else:
         axis = axis_of(node, x.ndim, 1)
         depth, inner = math.prod(x.shape[axis:]), 1
+    return softmax_middle(k, x, depth, inner, logarithm=node.op_type == "LogSoftmax")
+
+
+def softmax_middle(
+    k: Kit, x: Operand, depth: int, inner: int, *, logarithm: bool = False
+) -> Operand:
+    """Softmax over the middle of (outer, depth, inner).
+
+    Args:
+        k: Records it.
+        x: Numbers, at least one.
+        depth: Of them along the axis.
+        inner: From one along the axis to the next.
+        logarithm: Whether the logarithm of the result is due.
+    """
+    y = k.empty(x.shape, x.dtype)
+    options: dict[str, Any] = {"LOGARITHM": None} if logarithm else {}
     outer = x.size // (depth * inner)
     if inner == 1:
         items = k.tuning.items_for(depth)

@@ -54,7 +54,7 @@ from partita_opencl.passes.half_precision import (
 from partita_opencl.passes.nhwc import channels_last
 from partita_opencl.passes.stream_fusion import Merger
 from partita_opencl.properties import OpenClProperties, Precision
-from partita_opencl.query import refusals, takes
+from partita_opencl.query import expanded_refusals, takes
 from partita_opencl.runtime import block_run, elementwise_fusion, persistent_kernel
 from partita_opencl.runtime.execution_plan import Constants, Plan, Slots
 from partita_opencl.runtime.host_folding import fold
@@ -108,7 +108,7 @@ class OpenClModel(DeviceModel):
             self._mode = mode_of(self.target, properties, graph)
             trials = DeviceTrials(self.target, properties)
             tried = pool.submit(_tried, self.tuning, self.target) if halves or triples else None
-            reasons = refusals(graph, trials)
+            reasons = expanded_refusals(graph, trials)
         if tried is not None:
             self.tuning, self.objection = tried.result()
         if not halves or properties.PERF_COUNT:

@@ -305,6 +305,26 @@ def gemm(k: Kit, node: Node, a: Operand, b: Operand, c: Operand | None = None) -
     return late(out)
 
 
+@operator("FusedMatMul", "TransposeMatMul", domain="com.microsoft", types=FLOATS)
+def scaled_matmul(k: Kit, node: Node, a: Operand, b: Operand) -> Operand:
+    """A MatMul that swaps dimensions of its inputs and scales the result."""
+    attrs = node.attrs
+    a = _turned(k, a, attrs.get("transBatchA", 0), attrs.get("transA", 0))
+    b = _turned(k, b, attrs.get("transBatchB", 0), attrs.get("transB", 0))
+    y = _matmul(k, node, a, b, None, None)
+    alpha = node.number("alpha", 1.0)
+    return y if alpha == 1.0 else apply(k, "{0} * {a}", y.dtype, y, parameters=(alpha,))
+
+
+def _turned(k: Kit, x: Operand, batch: int, last: int) -> Operand:
+    """The first dimension behind all but the last one, then the last two swapped, as asked for."""
+    if batch and x.ndim > 2:
+        x = transpose(k, x, (*range(1, x.ndim - 1), 0, x.ndim - 1))
+    if last and x.ndim > 1:
+        x = transpose(k, x, (*range(x.ndim - 2), x.ndim - 1, x.ndim - 2))
+    return x
+
+
 def _transposed(k: Kit, x: Operand) -> Operand:
     if x.const is not None:
         return k.builder.prepack(x, "transposed", _transpose_array)

@@ -25,7 +25,18 @@ _DIMS = 8
 @operator("Gather", types={0: MOVED, 1: INDICES})
 def gather(k: Kit, node: Node, x: Operand, indices: Operand) -> Operand:
     """Slices along an axis by index."""
-    axis = axis_of(node, x.ndim)
+    return rows_of(k, x, indices, axis_of(node, x.ndim))
+
+
+def rows_of(k: Kit, x: Operand, indices: Operand, axis: int = 0) -> Operand:
+    """Slices along an axis by index; an index that names none is a fault.
+
+    Args:
+        k: Records it.
+        x: The tensor.
+        indices: Whole numbers; those below 0 count from the end.
+        axis: The axis, counted from 0.
+    """
     y = k.empty((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]), x.dtype)
     k.launch(
         "gather.cl",
