@@ -19,9 +19,10 @@ from partita_cpu.llvm.levels import Level
 from partita_cpu.llvm.module import blocks_part, groups_part, product_parts
 from partita_cpu.llvm.tiles import attend, attend_few, dot_unpacked, gate_tiles, unpack_quads
 from partita_cpu.llvm.tiles.amx import tile_config
+from partita_cpu.llvm.tiles.amx_int8 import COLUMNS
 from partita_cpu.llvm.tiles.attend_few import Elements
 from partita_cpu.llvm.tiles.dot_blocks import Variant, Zeros, row_counts
-from partita_cpu.llvm.tiles.dot_int8 import most_rows
+from partita_cpu.llvm.tiles.dot_int8 import PART, most_rows
 from partita_cpu.llvm.tiles.dot_unpacked import Factors
 from partita_cpu.scalar.activations import activate_floats
 
@@ -305,6 +306,10 @@ FLOATS, LEVELS = 3, 4
 DOTS, MOST_DOTS = 8, 7
 """In the places behind the first one: kernels for so many rows without tiles; how many rows."""
 
+PART_DOTS, PART_PLACES = FIRST, 9
+"""From the first place on, and again every so many places: how many rows the kernels for the first
+16, 32 and 48 columns of a panel take, and behind it these kernels."""
+
 
 def byte_exec_type(level: Level) -> str:
     """What profiles call products of bytes; nothing special where numba's kernels compute."""
@@ -317,7 +322,7 @@ def byte_exec_type(level: Level) -> str:
 def byte_kernels(level: Level, step: int = 2 * STEP) -> Array:
     """The kernels that a product of bytes needs: in place 1 and 2 those of AMX for 16 and 32 rows.
 
-    Those behind `DOTS` are for few rows. Where a level has none there are zeros.
+    Those behind `DOTS` and `PART_DOTS` are for few rows. Where a level has none there are zeros.
 
     Args:
         level: Whose kernels.
@@ -330,6 +335,11 @@ def byte_kernels(level: Level, step: int = 2 * STEP) -> Array:
     table[MOST_DOTS] = most_rows(level)
     for rows in range(1, most_rows(level) + 1):
         table[DOTS + rows] = known[f"dot_bytes_{rows}"]
+    for number, part in enumerate(range(PART, COLUMNS, PART)):
+        place = PART_DOTS + PART_PLACES * number
+        table[place] = most_rows(level, part)
+        for rows in range(1, table[place] + 1):
+            table[place + rows] = known[f"dot_bytes_{part}_{rows}"]
     table[FLOATS], table[LEVELS] = known["bytes_floats"], known["bytes_levels"]
     if level.tiles:
         known = llvm_kernel.addresses(level)

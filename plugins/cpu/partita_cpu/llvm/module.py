@@ -232,6 +232,11 @@ def _byte_functions(level: Level) -> list[Function]:
         dot_int8.dot_bytes(f"dot_bytes_{rows}", rows, level)
         for rows in range(1, dot_int8.most_rows(level) + 1)
     ]
+    for part in range(dot_int8.PART, amx_int8.COLUMNS, dot_int8.PART):
+        made += [
+            dot_int8.dot_bytes(f"dot_bytes_{part}_{rows}", rows, level, part)
+            for rows in range(1, dot_int8.most_rows(level, part) + 1)
+        ]
     made += [epilogue_int8.finish_bytes(f"bytes_{n}", level.lanes, n == "levels") for n in _ENDS]
     for kind in ("int8", "uint8"):
         signed = kind == "int8"

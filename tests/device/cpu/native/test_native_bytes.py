@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import numpy as np
 import pytest
 
@@ -11,6 +13,7 @@ from partita_cpu.jit.llvm_kernel import addresses
 from partita_cpu.kernels.int8.byte_tiles import CHUNK, FEW, TOGETHER, Kind, multiply_bytes
 from partita_cpu.kernels.int8.product import row_steps
 from partita_cpu.kernels.linalg.register_tiles import PANEL, QUAD, byte_panels
+from partita_cpu.llvm.tiles.dot_int8 import PART, most_rows
 from partita_cpu.nhwc.transpose import transpose_planes
 
 LEVELS = list(available())
@@ -19,7 +22,9 @@ LEVELS = list(available())
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("rows", [1, 4, 5, 16, 17, 32, 33, 300])
-@pytest.mark.parametrize(("terms", "columns"), [(1, 1), (64, 64), (67, 130), (96, 40), (700, 63)])
+@pytest.mark.parametrize(
+    ("terms", "columns"), [(1, 1), (64, 64), (67, 130), (96, 40), (700, 63), (65, 16), (130, 96)]
+)
 @pytest.mark.parametrize("kind", list(Kind))
 @pytest.mark.parametrize("plain", [False, True])
 def test_products(level, rows, terms, columns, kind, plain, guarded):
@@ -73,6 +78,35 @@ def test_products(level, rows, terms, columns, kind, plain, guarded):
     else:
         exact = (sums + bias).astype(np.float32) * (scale * factors)
         np.testing.assert_array_equal(y, np.clip(np.round(exact) + 3, -128, 127))
+
+
+@pytest.mark.parametrize("level", [level for level in LEVELS if level.native])
+@pytest.mark.parametrize("columns", range(PART, PANEL, PART))
+def test_columns_behind_a_part_of_a_panel_are_not_computed(level, columns, guarded):
+    """Kernels without tiles, of as many rows as fit; runs of rows lie apart."""
+    rng, known = np.random.default_rng(columns), addresses(level, "_bytes")
+    runs, quads, pitch = 3, 5, 70
+    panel = rng.integers(-128, 128, (runs, quads, PANEL, QUAD)).astype(np.int8)
+    for rows in range(1, most_rows(level, columns) + 1):
+        distance = 9
+        a = guarded.array(
+            rng.integers(0, 256, (rows - 1) * distance + (runs - 1) * pitch + quads * QUAD).astype(
+                np.uint8
+            )
+        )
+        tile = np.full((rows, PANEL), 7, np.int32)
+        kernel = known[f"dot_bytes_{columns}_{rows}"]
+        places = (panel.ctypes.data, quads, tile.ctypes.data, panel.ctypes.data)
+        call = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 8)(kernel)
+        call(a.ctypes.data, distance, runs, pitch, *places)
+        sums = np.zeros((rows, PANEL), np.int64)
+        for row in range(rows):
+            for run in range(runs):
+                first = row * distance + run * pitch
+                quad = a[first : first + quads * QUAD].reshape(quads, QUAD).astype(np.int64)
+                sums[row] += np.einsum("qcf,qf->c", panel[run].astype(np.int64), quad)
+        np.testing.assert_array_equal(tile[:, :columns], sums[:, :columns])
+        assert (tile[:, columns:] == 7).all()
 
 
 @pytest.mark.sampled(3)

@@ -181,7 +181,9 @@ def test_products_use_the_instruction_that_the_level_has(level, assemblies):
     for name in pairs:
         wanted = "tdpbf16ps" if level.tiles else "vdpbf16ps"
         assert wanted in of(assembly, name), name
-    for name in re.findall(r"^((?:bf16|bf16_narrow|dot_bytes)_\d+):", assembly, re.MULTILINE):
+    for name in re.findall(
+        r"^((?:bf16|bf16_narrow|dot_bytes|dot_bytes_\d+)_\d+):", assembly, re.MULTILINE
+    ):
         for block in re.split(r"^\.LBB", of(assembly, name), flags=re.MULTILINE):
             if re.search("dpbf16|dpbusd|maddwd", block):
                 assert not re.search(SPILLS[X86_64], block), f"{name} spills"

@@ -17,6 +17,8 @@ from partita_cpu.gemm.tile_kernels import (
     FLOATS,
     LEVELS,
     MOST_DOTS,
+    PART_DOTS,
+    PART_PLACES,
     RELEASE,
 )
 from partita_cpu.jit.intrinsics.address_call import (
@@ -35,6 +37,7 @@ from partita_cpu.kernels.linalg.register_tiles import (
     multiply_byte_row,
     multiply_byte_rows,
 )
+from partita_cpu.llvm.tiles.dot_int8 import PART
 from partita_cpu.scalar.instructions import round_even
 
 SHIFT = 128
@@ -217,7 +220,7 @@ def multiply_bytes(
         elif block == 0:
             following = at + quads * QUAD * PANEL if (task // chunks + 1) * chunks < end else at
             fetched = task % chunks * -(-CHUNK // max(kernels[MOST_DOTS], 1))
-            places = at, following, fetched
+            places = at, following, fetched, min(PANEL, p[COLUMNS] - panel * PANEL)
             _fill_tile(packed, panels, tile, kernels, row, count, quads, places)
         if block < blocks - 1:
             continue
@@ -293,6 +296,20 @@ def fetched_ahead(weights: int, following: int, call: int, size: int) -> Any:
     return following + call * (size // FETCHES) if call < FETCHES else weights
 
 
+@loop(inline=True)
+def dots_of(columns: int) -> Any:
+    """Where a table has the kernels without tiles for so many columns, and how many rows they take.
+
+    Args:
+        columns: Of a panel, those that exist.
+    """
+    dots, most = DOTS, MOST_DOTS
+    if columns <= PANEL - PART:
+        dots = PART_DOTS + PART_PLACES * ((columns - 1) // PART)
+        most = dots
+    return dots, most
+
+
 @loop
 def _fill_tile(
     packed: Any,
@@ -306,11 +323,13 @@ def _fill_tile(
 ) -> None:
     """The sums of some rows and one panel, without tiles of AMX.
 
-    `places`: where this panel and the next one begin, and how many pieces were computed before.
+    `places`: where this panel and the next one begin, how many pieces were computed before, and
+    the panel's columns that exist.
     """
     step, done = quads * QUAD, 0
-    most = kernels[MOST_DOTS]
-    at, following, fetched = places
+    at, following, fetched, columns = places
+    dots, most_place = dots_of(columns)
+    most = kernels[most_place]
     if most:
         pieces = -(-count // most)
         weights, ahead = address(panels) + at, address(panels) + following
@@ -319,7 +338,7 @@ def _fill_tile(
             rows = count * (piece + 1) // pieces - done
             place, sums = address(packed) + (row + done) * step, address(tile) + 4 * done * PANEL
             to = sums, fetched_ahead(weights, ahead, fetched + piece, step * PANEL)
-            call_dots(kernels[DOTS + rows], (place, step, 1, 0, weights, quads, *to))
+            call_dots(kernels[dots + rows], (place, step, 1, 0, weights, quads, *to))
         return
     for i in range(count * PANEL):
         tile[i] = 0

@@ -22,10 +22,8 @@ from partita_cpu.gemm.shares import own_share, shares_across
 from partita_cpu.gemm.tile_kernels import (
     CONFIG,
     CONFIGURE,
-    DOTS,
     FLOATS,
     LEVELS,
-    MOST_DOTS,
     RELEASE,
     byte_exec_type,
     byte_kernels,
@@ -39,7 +37,7 @@ from partita_cpu.jit.intrinsics.address_call import (
 )
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
-from partita_cpu.kernels.int8.byte_tiles import CHUNK, TILE, TOGETHER, Kind, fetched_ahead
+from partita_cpu.kernels.int8.byte_tiles import CHUNK, TILE, TOGETHER, Kind, dots_of, fetched_ahead
 from partita_cpu.kernels.int8.product import (
     ByteOperands,
     Result,
@@ -235,7 +233,9 @@ def _dot_lines(
     count: int,
 ) -> None:
     """Some output lines of one panel by kernels in vectors; the following panel is fetched."""
-    width, pitch, most = p[OUT_WIDTH], p[PITCH], kernels[MOST_DOTS]
+    width, pitch = p[OUT_WIDTH], p[PITCH]
+    dots, most_place = dots_of(min(PANEL, p[COLUMNS] - panel * PANEL))
+    most = kernels[most_place]
     step, panels = p[STRIDE_ACROSS] * p[CHANNELS], address(product.panels)
     quads = (p[ACROSS] * p[CHANNELS] + QUAD - 1) // QUAD
     size = p[DOWN] * quads * QUAD * PANEL
@@ -252,7 +252,7 @@ def _dot_lines(
                 a = source + row * p[STRIDE_DOWN] * pitch + (start + done) * step
                 runs = p[DOWN], p[DILATION] * pitch, weights, quads
                 to = address(tile) + 4 * done * PANEL, fetched_ahead(weights, ahead, fetched, size)
-                call_dots(kernels[DOTS + rows], (a, step, *runs, *to))
+                call_dots(kernels[dots + rows], (a, step, *runs, *to))
                 fetched += 1
             pixel = (line + row) * width + start
             _finish_pixels(end_kernel, address(tile), pixels, product, y, p, pixel, panel)

@@ -34,21 +34,39 @@ _UNROLL = 2
 would be spilled."""
 
 
-def most_rows(level: Level) -> int:
-    """Most rows of a kernel: so many that all sums lie in registers."""
-    if level.dots_bytes:
-        return 6
-    return 5 if level.lanes == 16 else 4
+PART = 16
+"""A panel's first columns are computed alone by so many, where the others do not exist."""
+
+_MOST_PART_ROWS = 8
+"""Of a part of a panel: more rows are no faster."""
+
+_REGISTERS = 32
+"""Of vectors with AVX-512."""
 
 
-def dot_bytes(name: str, rows: int, level: Level) -> Function:
-    """``tile = a @ b`` for so many rows; see `PARAMETERS`.
+def most_rows(level: Level, columns: int = COLUMNS) -> int:
+    """Most rows of a kernel: so many that all sums lie in registers.
 
-    All four vectors of a row of the panel are taken at once with AVX-512, a pair of eight else.
+    Args:
+        level: Whose registers.
+        columns: Of the panel, from the first one.
+    """
+    if level.lanes != 16:
+        return 6 if level.dots_bytes else 4
+    vectors, halves = columns // level.lanes, 1 if level.dots_bytes else 2
+    # Weights, what they meet, and what is added; but for the instruction each in two halves.
+    rows = (_REGISTERS - halves * (vectors + 1) - 1) // vectors
+    return rows if columns == COLUMNS else min(rows, _MOST_PART_ROWS)
+
+
+def dot_bytes(name: str, rows: int, level: Level, columns: int = COLUMNS) -> Function:
+    """``tile = a @ b`` for so many rows, and the first columns; see `PARAMETERS`.
+
+    All vectors of a row of the panel are taken at once with AVX-512, a pair of them else.
     """
     f = Function(name, PARAMETERS)
-    vectors = 4 if level.lanes == 16 else 2
-    for first in range(0, COLUMNS // level.lanes, vectors):
+    vectors = columns // level.lanes if level.lanes == 16 else 2
+    for first in range(0, columns // level.lanes, vectors):
         _Pass(f, level, rows, range(first, first + vectors)).write()
     f.do("ret void")
     return f
@@ -66,7 +84,7 @@ class _Pass:
 
     def write(self) -> None:
         f, sets = self._f, self._sets
-        unroll = max(sets, _UNROLL if self._level.lanes == 16 else 1)
+        unroll = max(sets, _UNROLL if self._unrolls else 1)
         per_set = self._rows * len(self._columns) + self._extras
         whole, rest = (f.let(f"{op} i64 %quads, {unroll}") for op in ("udiv", "urem"))
 
@@ -86,6 +104,12 @@ class _Pass:
         for (row, column), total in zip(places, totals, strict=True):
             at = f.at("%tile", 4 * COLUMNS * row + self._bytes * column)
             f.do(f"store {self._kind} {total}, ptr {at}, align 4")
+
+    @property
+    def _unrolls(self) -> bool:
+        """Whether LLVM finds registers for the weights of two quads at once."""
+        whole = len(self._columns) * self._level.lanes == COLUMNS
+        return self._level.lanes == 16 and (whole or self._level.dots_bytes)
 
     def _state(self, values: list[str], pointers: int = 3) -> list[tuple[str, str]]:
         """Values with their types: a, b and what is ahead, then sums."""
