@@ -139,6 +139,22 @@ def test_batch_first(op_type):
         np.testing.assert_allclose(one, other.swapaxes(0, 1), rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.parametrize("op_type", GATES)
+@pytest.mark.parametrize("batch", range(1, 8))
+def test_sequences_give_the_same_beside_others(op_type, batch):
+    inputs = inputs_of(op_type, "bidirectional")
+    inputs[0] = normal(1, STEPS, batch, WIDTH)
+    arguments = {"hidden_size": HIDDEN, "direction": "bidirectional", "opset": 14}
+    outputs = 3 if op_type == "LSTM" else 2
+    check_cells(op_type, inputs, "bidirectional", constants=(1, 2, 3))
+    together = run_ours(op_type, inputs, outputs=outputs, **arguments)
+    for number in range(batch):
+        own = [inputs[0][:, number : number + 1], *inputs[1:]]
+        alone = run_ours(op_type, own, outputs=outputs, **arguments)
+        for one, other in zip(alone, together, strict=True):
+            np.testing.assert_array_equal(one[..., 0, :], other[..., number, :])
+
+
 def test_float64():
     inputs = [x.astype(np.float64) for x in inputs_of("GRU")[:4]]
     single = run_ours("GRU", inputs_of("GRU")[:4], outputs=2, opset=14, hidden_size=HIDDEN)

@@ -101,8 +101,9 @@ def _emit_tile(
         at = builder.add(c_at, builder.add(builder.mul(c_step, _i64(row)), _i64(part * LANES)))
         return builder.bitcast(builder.gep(c, [at]), vector.as_pointer())
 
-    # One row has too few sums to keep a processor busy while it waits for each: it has them twice.
-    sets = 2 if rows == 1 else 1
+    # One row of bytes has too few sums to keep a processor busy while it waits for each: it has
+    # them twice. Floats are added up in one order, whatever number of rows lies beside.
+    sets = 2 if rows == 1 and quads else 1
     sums = [[_tools.alloca_once(builder, vector) for _ in parts] for _ in range(rows * sets)]
     for row in range(rows):
         for part in parts:
@@ -135,14 +136,9 @@ def _emit_tile(
         for part in parts:
             total = builder.load(sums[row][part])
             if sets == 2:
-                add = builder.fadd if _is_float(element) else builder.add
-                total = add(total, builder.load(sums[1][part]))
+                total = builder.add(total, builder.load(sums[1][part]))
             store = builder.store(total, place(row, part))
             store.align = size
-
-
-def _is_float(kind: Any) -> bool:
-    return isinstance(kind, (ir.FloatType, ir.DoubleType))
 
 
 def _load(builder: Any, pointer: Any, align: int) -> Any:
@@ -175,6 +171,10 @@ def dot(context: Any, builder: Any, total: Any, factor: Any, weights: Any) -> An
 
 multiply_rows = make_tile(ROWS, fused, False)
 """The tile of four rows of floats."""
+multiply_three_rows = make_tile(3, fused, False)
+"""The tile of three rows of floats."""
+multiply_two_rows = make_tile(2, fused, False)
+"""The tile of two rows of floats."""
 multiply_row = make_tile(1, fused, False)
 """The tile of one row of floats."""
 multiply_byte_rows = make_tile(ROWS, dot, True)

@@ -17,6 +17,8 @@ from partita_cpu.kernels.linalg.register_tiles import (
     multiply_byte_row,
     multiply_row,
     multiply_rows,
+    multiply_three_rows,
+    multiply_two_rows,
 )
 from partita_cpu.scalar.instructions import round_even
 from partita_cpu.scalar.math import copy_row
@@ -68,12 +70,46 @@ def input_products(
             copy_row(bias[start : start + PANEL], y[at : at + PANEL])
         while row < end:
             at = (direction * rows + row) * width + column
-            if row + ROWS <= end:
-                multiply_rows(x, row * terms, terms, panels, terms_at, y, at, width, terms)
-                row += ROWS
-            else:
-                multiply_row(x, row * terms, 0, panels, terms_at, y, at, 0, terms)
-                row += 1
+            taken = min(end - row, ROWS)
+            _multiply(taken, x, row * terms, terms, panels, terms_at, y, at, width, terms)
+            row += taken
+
+
+@loop(inline=True)
+def _multiply(
+    rows: int,
+    a: Any,
+    a_at: int,
+    a_step: int,
+    w: Any,
+    w_at: int,
+    c: Any,
+    c_at: int,
+    c_step: int,
+    terms: int,
+) -> None:
+    """The tile of so many rows, 1 to ROWS: a panel of weights is read once for all of them.
+
+    Args:
+        rows: Of the tile.
+        a: Factors of the weights.
+        a_at: Where the first row of them starts.
+        a_step: Elements from one row of them to the next.
+        w: Panels.
+        w_at: Where the panel starts.
+        c: Where products are added.
+        c_at: Where the first row of them starts.
+        c_step: Elements from one row of them to the next.
+        terms: Elements of a row of factors.
+    """
+    if rows == ROWS:
+        multiply_rows(a, a_at, a_step, w, w_at, c, c_at, c_step, terms)
+    elif rows == 3:
+        multiply_three_rows(a, a_at, a_step, w, w_at, c, c_at, c_step, terms)
+    elif rows == 2:
+        multiply_two_rows(a, a_at, a_step, w, w_at, c, c_at, c_step, terms)
+    else:
+        multiply_row(a, a_at, a_step, w, w_at, c, c_at, c_step, terms)
 
 
 class GatePanels(NamedTuple):
@@ -118,21 +154,19 @@ def add_products(
     w_at, terms, panels = weights.first, weights.terms, weights.panels
     while row < stop:
         at = places[row]
-        if row + ROWS <= stop and at >= 0:
+        if at < 0:
+            row += 1
+            continue
+        count, step = 1, 0
+        if row + 1 < stop and places[row + 1] > at:
             step = places[row + 1] - at
-            if step > 0 and places[row + 2] - at == 2 * step and places[row + 3] - at == 3 * step:
-                for panel in range(panels):
-                    w, c = w_at + panel * terms * PANEL, at + offset + panel * PANEL
-                    multiply_rows(
-                        state, row * s_step, s_step, weights.weights, w, gates, c, step, terms
-                    )
-                row += ROWS
-                continue
-        if at >= 0:
-            for panel in range(panels):
-                w, c = w_at + panel * terms * PANEL, at + offset + panel * PANEL
-                multiply_row(state, row * s_step, 0, weights.weights, w, gates, c, 0, terms)
-        row += 1
+            most = min(ROWS, stop - row)
+            while count < most and places[row + count] == at + count * step:
+                count += 1
+        for panel in range(panels):
+            w, c = w_at + panel * terms * PANEL, at + offset + panel * PANEL
+            _multiply(count, state, row * s_step, s_step, weights.weights, w, gates, c, step, terms)
+        row += count
 
 
 @loop(inline=True)
