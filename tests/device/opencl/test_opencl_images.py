@@ -91,3 +91,33 @@ def test_what_is_float32_in_memory_is_converted_on_its_way_to_an_image():
     constants = weights(wa=(8, 16, 3, 3), ba=(8,))
     feeds = {"n": np.arange(480, dtype=np.int32).reshape(1, 6, 5, 16) % 7}
     check(build(nodes, feeds, ["y"], constants), feeds)
+
+
+TRANSPOSED = [
+    ((1, 16, 5, 4), (16, 8, 2, 2), {"strides": [2, 2]}),
+    ((2, 24, 6, 5), (24, 1, 9, 9), {"strides": [2, 2], "pads": [4] * 4, "output_padding": [1, 1]}),
+    ((1, 8, 4, 7), (8, 20, 4, 3), {"strides": [2, 1], "pads": [1, 1, 1, 1]}),
+    ((1, 70, 3, 4), (70, 9, 3, 5), {"pads": [0, 2, 1, 2]}),
+    ((1, 16, 4, 3), (16, 8, 2, 2), {"strides": [3, 4], "output_padding": [1, 2]}),
+    ((1, 8, 1, 9), (8, 8, 1, 16), {"strides": [1, 8], "pads": [0, 4, 0, 4]}),
+]
+
+
+@pytest.mark.parametrize(("x", "w", "attrs"), TRANSPOSED)
+def test_transposed_convolutions_are_products(x, w, attrs):
+    nodes = [
+        helper.make_node("ConvTranspose", ["x", "w", "b"], ["a"], **attrs),
+        helper.make_node("LeakyRelu", ["a"], ["y"], alpha=0.3),
+    ]
+    feeds = {"x": floats(*x)}
+    kernels = check(build(nodes, feeds, ["y"], weights(w=w, b=(w[1],))), feeds, 3e-3)
+    assert "conv_transpose" not in kernels
+    assert "product_stream" in kernels
+
+
+def test_transposed_convolutions_of_other_kinds_gather():
+    attrs = {"strides": [2, 2], "pads": [1, 1, 0, 0]}  # the results are no whole blocks
+    nodes = [helper.make_node("ConvTranspose", ["x", "w"], ["y"], **attrs)]
+    feeds = {"x": floats(1, 8, 5, 4)}
+    kernels = check(build(nodes, feeds, ["y"], weights(w=(8, 8, 2, 2))), feeds)
+    assert "conv_transpose" in kernels

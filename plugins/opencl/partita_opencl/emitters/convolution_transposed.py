@@ -1,18 +1,38 @@
-"""Transposed convolutions: each output gathers the inputs that reach it."""
+"""Transposed convolutions: each output gathers the inputs that reach it.
+
+Of images with channels last, they are convolutions whose filters make a block of pixels each.
+"""
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Callable
+
+import numpy as np
 
 from partita.contract.query import Reason, ReasonCode
 from partita.errors import CompileError
-from partita.lowering import Node, Operand
+from partita.lowering import Array, Node, Operand
+from partita.lowering.geometry.boxes import Box, strides_of
 from partita.lowering.geometry.windows import Window, resolve_transposed
+from partita.lowering.nhwc.conversion import DOMAIN
 from partita_opencl.emitters.convolution import LARGEST_IMAGE, as_result
+from partita_opencl.emitters.gemm.matrix_units import stream_product
 from partita_opencl.emitters.gemm.products import Epilogue, activation_of
+from partita_opencl.emitters.gemm.stream import (
+    Stream,
+    StreamOperands,
+    form_of_filters,
+    packed_bias,
+    packed_filters,
+)
+from partita_opencl.emitters.movement import copy_box
 from partita_opencl.emitters.operator_table import operator
 from partita_opencl.emitters.windows import int4, spatial_dims
 from partita_opencl.launches.emitter_kit import Kit, i32
+from partita_opencl.passes.half_precision import HALF
+from partita_opencl.passes.nhwc import Blocks, blocks_of, filled
 
 _TRANSPOSE_CHANNELS = 4
 """Outputs per item of a transposed convolution."""
@@ -65,6 +85,86 @@ def conv_transpose(
         **epilogue.options(),
     )
     return out
+
+
+@operator("ConvTranspose", domain=DOMAIN)
+def conv_transpose_last(
+    k: Kit, node: Node, x: Operand, w: Operand, bias: Operand | None = None
+) -> Operand:
+    """Of an image of halves with channels last, by constant weights (channel, filter, y, x)."""
+    window = resolve_transposed(node, x.shape[1:3], w.shape[2:])
+    blocks = blocks_of(window)
+    if blocks is None:
+        raise CompileError(f"Operation '{node.name}' ({node.model_kind}) is not one of blocks.")
+    channels, filters = w.shape[:2]
+    pitch, (high, wide), images = filled(filters), blocks.steps, x.shape[0]
+    out = k.empty((images, *window.size[1:], pitch), HALF)
+    if not out.size:
+        return out
+    stream = Stream(
+        images=images,
+        image=(x.shape[2], x.shape[1]),
+        pitch=x.shape[3],
+        channels=channels,
+        filters=high * wide * pitch,
+        out=blocks.out[::-1],
+        taps=blocks.taps[::-1],
+        begin=(-blocks.first[1], -blocks.first[0]),
+    )
+    begin = window.begin[1:]
+
+    def pack(array: Array) -> Array:
+        return packed_filters(k, stream, _block_filters(k.numbers(array), blocks, begin, pitch))
+
+    key = ("blocks", blocks, begin, pitch)
+    weights = k.builder.prepack(w, key, pack, form=form_of_filters(stream))
+    if bias is None:
+        row = packed_bias(k, stream, w, None)
+    else:
+        row = k.builder.prepack(bias, ("blocks", high * wide, pitch), _repeated(high * wide, pitch))
+    y, x_ = blocks.out
+    parts = k.empty((images, y, x_, high * wide * pitch), HALF)
+    operands = StreamOperands(x, weights, row, None, parts)
+    stream_product(k, stream, operands, activation_of(node))
+    order = strides_of((images, y, x_, high, wide, pitch))
+    steps = [order[i] for i in (0, 1, 3, 2, 4, 5)]
+    sizes = (images, y, high, x_, wide, pitch)
+    copy_box(k, Box(parts, steps), Box(out, strides_of(sizes)), sizes)
+    return out
+
+
+def _block_filters(array: Array, blocks: Blocks, begin: tuple[int, ...], pitch: int) -> Array:
+    """Weights (channel, filter, y, x) as those of a convolution: (pixel and filter, channel, y, x).
+
+    Args:
+        array: The weights.
+        blocks: The blocks.
+        begin: Leading pads in y and x.
+        pitch: To how many the filters of a pixel are filled up.
+
+    Returns:
+        float32 [pixels of a block * pitch, channels, taps in y, taps in x].
+    """
+    channels, filters, *kernel = array.shape
+    found = np.zeros((*blocks.steps, pitch, channels, *blocks.taps), np.float32)
+    for place in itertools.product(*map(range, (*blocks.steps, *blocks.taps))):
+        (py, px), (ty, tx) = place[:2], place[2:]
+        y = py + begin[0] - blocks.steps[0] * (blocks.first[0] + ty)
+        x = px + begin[1] - blocks.steps[1] * (blocks.first[1] + tx)
+        if 0 <= y < kernel[0] and 0 <= x < kernel[1]:
+            found[py, px, :filters, :, ty, tx] = array[:, :, y, x].T
+    return found.reshape(-1, channels, *blocks.taps)
+
+
+def _repeated(count: int, pitch: int) -> Callable[[Array], Array]:
+    """What fills a row up to a pitch and repeats it."""
+
+    def pack(array: Array) -> Array:
+        row = np.zeros(pitch, np.float32)
+        row[: array.size] = array
+        return np.tile(row, count)
+
+    return pack
 
 
 def _check_size(node: Node, x: Operand, window: Window) -> None:

@@ -13,12 +13,16 @@ from partita.lowering import Node, Operand
 from partita.lowering.geometry.boxes import Box, strides_of
 from partita.lowering.geometry.broadcasting import broadcast
 from partita.lowering.geometry.slices import taken
-from partita.lowering.shapes.symbolic_size import integer
+from partita.lowering.shapes.symbolic_size import holds_sizes, integer
 from partita_opencl.emitters.operator_table import INDICES, MOVED, operator
 from partita_opencl.launches.emitter_kit import Kit, i32, i64, ints, longs, raw_ctype
 
 _DIMS = 8
 _TILE, _TILE_STEP = 32, 8
+
+_MOST_BYTES = 16
+_RAW = {1: "uchar", 2: "ushort", 4: "uint", 8: "ulong", _MOST_BYTES: "uint4"}
+"""By bytes the type of what an item copies at a time."""
 
 
 def copy_box(k: Kit, source: Box, target: Box, sizes: Sequence[int]) -> None:
@@ -53,6 +57,11 @@ def copy_box(k: Kit, source: Box, target: Box, sizes: Sequence[int]) -> None:
             f"Operation '{node.name}' ({node.model_kind}) moves a box of {len(dims)} dimensions; "
             f"device OPENCL takes {_DIMS}."
         )
+    together = _together(x.dtype.itemsize, (source.start, target.start), dims, froms, tos)
+    start, end = source.start // together, target.start // together
+    dims[0] //= together
+    froms = [froms[0], *(step // together for step in froms[1:])]
+    tos = [tos[0], *(step // together for step in tos[1:])]
     outer = math.prod(dims[2:])
     pad = _DIMS - len(dims)
     record = k.launch_copy if (froms, source.start) == (tos, target.start) else k.launch
@@ -62,15 +71,30 @@ def copy_box(k: Kit, source: Box, target: Box, sizes: Sequence[int]) -> None:
         k.tuning.grid(dims[0], dims[1], outer),
         x,
         y,
-        i64(source.start),
-        i64(target.start),
+        i64(start),
+        i64(end),
         ints(*dims, *(1,) * pad),
         longs(*froms, *(0,) * pad),
         longs(*tos, *(0,) * pad),
         i64(outer),
-        T=raw_ctype(x.dtype),
+        T=_RAW[together * x.dtype.itemsize],
         DIMS=2 if len(dims) == 2 else 3 if len(dims) == 3 else _DIMS,
     )
+
+
+def _together(
+    itemsize: int,
+    starts: tuple[int, int],
+    dims: Sequence[int],
+    froms: Sequence[int],
+    tos: Sequence[int],
+) -> int:
+    """How many neighbouring elements of a box are copied as one, of at most 16 bytes."""
+    numbers = (*starts, dims[0], *froms[1:], *tos[1:])
+    if froms[0] != 1 or tos[0] != 1 or holds_sizes(numbers):
+        return 1
+    most = _MOST_BYTES // itemsize
+    return math.gcd(most, *numbers)
 
 
 def _merged(

@@ -7,8 +7,11 @@ Convolutions do where there are matrix units for halves; see
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
+from partita.errors import CompileError
 from partita.lowering import Graph, Node, Value
+from partita.lowering.geometry.windows import Window, resolve_transposed
 from partita.lowering.nhwc.conversion import DOMAIN, Shapes
 from partita.lowering.nhwc.movement import MovedChannelsLast
 from partita_opencl.passes.half_precision import HALF, SINGLE
@@ -42,6 +45,52 @@ def channels_last(graph: Graph, shapes: Shapes, *, narrowed: bool) -> None:
     _Walk(graph, shapes, narrowed).run()
 
 
+class Blocks(NamedTuple):
+    """A transposed convolution whose results come as blocks, one for each place of a window.
+
+    A block has a pixel for each step of the stride; each is a product of the same few pixels of the
+    input, by other taps of the kernel. All pairs are of y and x.
+
+    Attributes:
+        steps: Pixels of a block.
+        out: Blocks.
+        taps: Pixels of the input that a block follows from.
+        first: The first of them, counted from the block's place.
+    """
+
+    steps: tuple[int, int]
+    out: tuple[int, int]
+    taps: tuple[int, int]
+    first: tuple[int, int]
+
+
+def blocks_of(window: Window) -> Blocks | None:
+    """The blocks that a transposed convolution computes; ``None`` if results are not whole ones.
+
+    Args:
+        window: As :func:`partita.lowering.geometry.windows.resolve_transposed` gives it.
+    """
+    if window.rank != 2 or window.dilation[1:] != (1, 1):
+        return None
+    found = [_blocks_along(*window.along(axis)) for axis in (1, 2)]
+    if any(blocks is None for blocks in found):
+        return None
+    y, x = (blocks for blocks in found if blocks is not None)
+    return Blocks(*((a, b) for a, b in zip(y, x, strict=True)))
+
+
+def _blocks_along(
+    size: int, kernel: int, stride: int, gap: int, begin: int, end: int, count: int
+) -> tuple[int, int, int, int] | None:
+    """Of one axis: pixels of a block, blocks, taps, and the first of them."""
+    first = -((kernel - 1 - begin) // stride)
+    taps = (stride - 1 + begin) // stride - first + 1
+    out = size // stride
+    if size % stride or size <= 0 or taps < 1 or (taps == 1 and (first or out != count)):
+        return None
+    return stride, out, taps, first
+
+
 class _Walk(MovedChannelsLast):
     def __init__(self, graph: Graph, shapes: Shapes, narrowed: bool) -> None:
         super().__init__(graph, shapes, HALF, (SINGLE, HALF) if narrowed else (HALF,), UNIT)
@@ -49,6 +98,8 @@ class _Walk(MovedChannelsLast):
         self.rules |= {
             "Conv": self._conv,
             "partita::Conv": self._conv,
+            "ConvTranspose": self._conv_transpose,
+            "partita::ConvTranspose": self._conv_transpose,
             "partita::Narrow": self._narrow,
             "partita::Widen": self._widen,
         }
@@ -77,6 +128,29 @@ class _Walk(MovedChannelsLast):
             inputs.append(self.bring(residual, node))
         attrs = {**node.attrs, "picture": True} if picture else node.attrs
         self.append(node, inputs, node.outputs[0], "Conv", DOMAIN, attrs, node.origins)
+        return True
+
+    def _conv_transpose(self, node: Node) -> bool:
+        """Those whose results are whole blocks of as many pixels as windows step by."""
+        x, w, bias = (node.input(i) for i in range(3))
+        shape = None if x is None else self.shape(x)
+        if x is None or shape is None or not self.is_image(x) or w is None or w.const is None:
+            return False
+        if w.const.ndim != 4 or w.const.dtype not in (SINGLE, HALF) or not w.const.size:
+            return False
+        if bias is not None and (bias.const is None or bias.const.ndim != 1):
+            return False
+        if node.input(3) is not None or node.attrs.get("group", 1) != 1:
+            return False
+        if any(map(self._is_large, (x, node.outputs[0]))):
+            return False
+        try:
+            window = resolve_transposed(node, shape[2:], w.const.shape[2:])
+        except CompileError:  # said where the node is compiled as it is
+            return False
+        if blocks_of(window) is None:
+            return False
+        self.replace(node, [self.bring(x, node), w, bias], "ConvTranspose", DOMAIN)
         return True
 
     def reads_images(self, reader: Node) -> bool:
