@@ -427,7 +427,8 @@ def probe(monkeypatch, tmp_path):
         )
         with Database(tmp_path / "costs.sqlite3") as database:
             name = device.device_name
-            return probes.device_speed(devices, name, "key", database, set(formats), nbytes, side)
+            probed = probes.ProbedDevice(devices, name, "key", database)
+            return probes.device_speed(probed, set(formats), nbytes, side)
 
     return measure
 
@@ -541,7 +542,7 @@ def test_attention_is_told_by_probes_of_its_own_sizes(monkeypatch, tmp_path):
     properties = HeteroProperties(MULTI_DEVICE_PRIORITIES="CPU")
     devices = DeviceList(core.device_api, "HETERO", properties)
     with Database(tmp_path / "costs.sqlite3") as database:
-        arguments = (devices, "CPU", "key", database, set(), 1000, 64)
+        arguments = (probes.ProbedDevice(devices, "CPU", "key", database), set(), 1000, 64)
         speed = probes.device_speed(*arguments, ATTENTION)
         assert speed.attention.read > 0
         assert speed.attention.multiply > 0

@@ -93,76 +93,6 @@ class DeviceSpeed:
         return total + max(work.cache_bytes / cache.read, attending)
 
 
-def device_speed(
-    devices: DeviceList,
-    device: str,
-    key: str,
-    database: Database,
-    formats: set[WeightFormat],
-    weight_bytes: int,
-    side: int,
-    attention: AttentionShape | None = None,
-) -> DeviceSpeed:
-    """A device's speed for some formats of weights, measured unless the database knows.
-
-    A format that the device does not take is left out; the plain one must be there. A device with
-    little room is measured by fewer and smaller matrices.
-
-    Args:
-        devices: Of the compile at hand.
-        device: The device.
-        key: Its key in the database.
-        database: Where costs are kept.
-        formats: How the weights of a model are stored.
-        weight_bytes: How many there are.
-        side: Of a square matrix as large as typical ones of them.
-        attention: The sizes of the model's attention, if it is one operation.
-
-    Raises:
-        PlanError: The device does not even multiply a few matrices of float32.
-    """
-    op = _known(database, key, _WORK_OP, partial(_op_seconds, devices, device))
-    if op is None:
-        raise PlanError(
-            f"Device '{device}' cannot be measured: it runs no MatMul of float32. Leave it out of "
-            "the device list, or set HETERO_CONTEXT=0."
-        )
-    read: dict[WeightFormat, float] = {}
-    multiply: dict[WeightFormat, float] = {}
-    size = next((size for size in READ_BYTES if size >= weight_bytes), READ_BYTES[-1])
-    side = min(SIDES, key=lambda one: abs(math.log2(one / max(side, 1))))
-    for kind in sorted({PLAIN, *formats}, key=str):
-        if not _takes(devices, device, kind):
-            continue
-        first_taken = partial(_first_taken, devices, device, key, database, kind)
-        reading = first_taken(side, -(-size // _matrix_bytes(kind, side)), 1, READ_EFFORT)
-        many = first_taken(MANY_SIDE, MANY_PRODUCTS, MANY_ROWS, EFFORT)
-        if reading is None or many is None:
-            continue
-        nbytes = reading.number * _matrix_bytes(kind, reading.side)
-        products = MANY_ROWS * many.side**2 * many.number
-        read[kind] = nbytes / reading.beside(op)
-        multiply[kind] = products / many.beside(op)
-    if PLAIN not in read:
-        raise PlanError(
-            f"Device '{device}' cannot be measured: it runs no MatMul of {MANY_ROWS} rows of "
-            "float32. Leave it out of the device list, or set HETERO_CONTEXT=0."
-        )
-    attending = None
-    if attention is not None:
-        times = {
-            probe: _known(
-                database,
-                key,
-                f"attention in place, {probe}: {attention}",
-                partial(_run, devices, device, attention_model(attention, probe)),
-            )
-            for probe in PROBES
-        }
-        attending = speed_of_attention(attention, times)
-    return DeviceSpeed(read, multiply, op, attending)
-
-
 class _Products(NamedTuple):
     """Products one after another, each with a square matrix of its own, and how long they took."""
 
@@ -175,26 +105,146 @@ class _Products(NamedTuple):
         return max(self.seconds - self.number * op_seconds, self.seconds / 10)
 
 
-def _first_taken(
-    devices: DeviceList,
-    device: str,
-    key: str,
-    database: Database,
-    kind: WeightFormat,
-    side: int,
-    count: int,
-    rows: int,
-    effort: Effort,
-) -> _Products | None:
-    """The largest products that a device has room for; ``None`` if it takes none at all."""
-    for one, matrices in _ever_less(side, count, max(TINY_SIDE, kind.block)):
-        model = partial(probe_model, kind, one, matrices, rows)
-        measure = partial(_run_made, devices, device, model, effort)
-        work = f"{rows} rows of {kind} by {matrices} of {one}"
-        seconds = _known(database, key, work, measure)
+class ProbedDevice(NamedTuple):
+    """A device on which probes run, and where their times are kept.
+
+    Attributes:
+        devices: Of the compile at hand.
+        name: The device.
+        key: Its key in the database.
+        database: Where costs are kept.
+    """
+
+    devices: DeviceList
+    name: str
+    key: str
+    database: Database
+
+    def takes(self, kind: WeightFormat) -> bool:
+        """Whether the device takes products with weights of a format at all, if they are few."""
+        model = probe_model(kind, max(TINY_SIDE, kind.block), 1, 1)
+        try:
+            return len(self.devices.ask(model, self.name)) == len(model.ops)
+        except PLUGIN_FAILURES as error:  # whatever a broken device raises
+            _log.info("%s cannot be asked about a probe: %s", self.name, in_words(error))
+            return False
+
+    def known(self, work: str, measure: Callable[[], float | None]) -> float | None:
+        """Seconds of a probe; what a device does not take is asked again each time."""
+        label = f"decoder probe: {work}"
+        found = self.database.costs(self.key, [label]).get(label)
+        if found is not None:
+            return found.seconds
+        seconds = measure()
         if seconds is not None:
-            return _Products(one, matrices, seconds)
-    return None
+            self.database.add_costs([Cost(self.key, label, seconds, 1, "measured", work)])
+        return seconds
+
+    def run(self, model: Model, effort: Effort = EFFORT) -> float | None:
+        """Seconds of a run; ``None`` if the device does not take the model."""
+        core = self.devices.core
+        try:
+            if len(self.devices.ask(model, self.name)) != len(model.ops):
+                return None
+            compiled = core.compile_model(model, self.name, self.devices.config(self.name))
+            return _measured(core, self.name, compiled, effort)
+        except PLUGIN_FAILURES as error:  # whatever a broken device raises
+            _log.info("%s does not run a probe: %s", self.name, in_words(error))
+            return None
+
+    def op_seconds(self) -> float | None:
+        """Seconds of an operation in a row of operations, without what a run takes by itself."""
+        many = self.run(probe_model(PLAIN, TINY_SIDE, TINY_PRODUCTS, 1), TINY_EFFORT)
+        few = self.run(probe_model(PLAIN, TINY_SIDE, 1, 1), TINY_EFFORT)
+        if many is None or few is None:
+            return None
+        return max(0.0, many - few) / (TINY_PRODUCTS - 1)
+
+    def first_taken(
+        self, kind: WeightFormat, side: int, count: int, rows: int, effort: Effort
+    ) -> _Products | None:
+        """The largest products that the device has room for; ``None`` if it takes none at all.
+
+        Args:
+            kind: How weights are stored.
+            side: Of the largest square matrix to try.
+            count: How many of that to try.
+            rows: Of the input.
+            effort: How long to measure.
+        """
+        for one, matrices in _ever_less(side, count, max(TINY_SIDE, kind.block)):
+            seconds = self._product_seconds(kind, one, matrices, rows, effort)
+            if seconds is not None:
+                return _Products(one, matrices, seconds)
+        return None
+
+    def _product_seconds(
+        self, kind: WeightFormat, side: int, count: int, rows: int, effort: Effort
+    ) -> float | None:
+        work = f"{rows} rows of {kind} by {count} of {side}"
+        return self.known(work, lambda: self.run(probe_model(kind, side, count, rows), effort))
+
+
+def device_speed(
+    device: ProbedDevice,
+    formats: set[WeightFormat],
+    weight_bytes: int,
+    side: int,
+    attention: AttentionShape | None = None,
+) -> DeviceSpeed:
+    """A device's speed for some formats of weights, measured unless the database knows.
+
+    A format that the device does not take is left out; the plain one must be there. A device with
+    little room is measured by fewer and smaller matrices.
+
+    Args:
+        device: The device.
+        formats: How the weights of a model are stored.
+        weight_bytes: How many there are.
+        side: Of a square matrix as large as typical ones of them.
+        attention: The sizes of the model's attention, if it is one operation.
+
+    Raises:
+        PlanError: The device does not even multiply a few matrices of float32.
+    """
+    op = device.known(_WORK_OP, device.op_seconds)
+    if op is None:
+        raise PlanError(
+            f"Device '{device.name}' cannot be measured: it runs no MatMul of float32. Leave it "
+            "out of the device list, or set HETERO_CONTEXT=0."
+        )
+    read: dict[WeightFormat, float] = {}
+    multiply: dict[WeightFormat, float] = {}
+    size = next((size for size in READ_BYTES if size >= weight_bytes), READ_BYTES[-1])
+    side = min(SIDES, key=lambda one: abs(math.log2(one / max(side, 1))))
+    for kind in sorted({PLAIN, *formats}, key=str):
+        if not device.takes(kind):
+            continue
+        count = -(-size // _matrix_bytes(kind, side))
+        reading = device.first_taken(kind, side, count, 1, READ_EFFORT)
+        many = device.first_taken(kind, MANY_SIDE, MANY_PRODUCTS, MANY_ROWS, EFFORT)
+        if reading is None or many is None:
+            continue
+        nbytes = reading.number * _matrix_bytes(kind, reading.side)
+        products = MANY_ROWS * many.side**2 * many.number
+        read[kind] = nbytes / reading.beside(op)
+        multiply[kind] = products / many.beside(op)
+    if PLAIN not in read:
+        raise PlanError(
+            f"Device '{device.name}' cannot be measured: it runs no MatMul of {MANY_ROWS} rows of "
+            "float32. Leave it out of the device list, or set HETERO_CONTEXT=0."
+        )
+    attending = None
+    if attention is not None:
+        times = {
+            probe: device.known(
+                f"attention in place, {probe}: {attention}",
+                partial(device.run, attention_model(attention, probe)),
+            )
+            for probe in PROBES
+        }
+        attending = speed_of_attention(attention, times)
+    return DeviceSpeed(read, multiply, op, attending)
 
 
 def _ever_less(side: int, count: int, least: int) -> Iterator[tuple[int, int]]:
@@ -208,63 +258,12 @@ def _ever_less(side: int, count: int, least: int) -> Iterator[tuple[int, int]]:
         yield side, 1
 
 
-def _takes(devices: DeviceList, device: str, kind: WeightFormat) -> bool:
-    """Whether a device takes products with weights of a format at all, if they are few."""
-    model = probe_model(kind, max(TINY_SIDE, kind.block), 1, 1)
-    try:
-        return len(devices.ask(model, device)) == len(model.ops)
-    except PLUGIN_FAILURES as error:  # whatever a broken device raises
-        _log.info("%s cannot be asked about a probe: %s", device, in_words(error))
-        return False
-
-
 _WORK_OP = "operation of nearly nothing"
-
-
-def _known(
-    database: Database, key: str, work: str, measure: Callable[[], float | None]
-) -> float | None:
-    """Seconds of a probe; what a device does not take is asked again each time."""
-    found = database.costs(key, [f"decoder probe: {work}"]).get(f"decoder probe: {work}")
-    if found is not None:
-        return found.seconds
-    seconds = measure()
-    if seconds is not None:
-        database.add_costs([Cost(key, f"decoder probe: {work}", seconds, 1, "measured", work)])
-    return seconds
-
-
-def _op_seconds(devices: DeviceList, device: str) -> float | None:
-    """Seconds of an operation in a row of operations, without what a run takes by itself."""
-    many = _run(devices, device, probe_model(PLAIN, TINY_SIDE, TINY_PRODUCTS, 1), TINY_EFFORT)
-    few = _run(devices, device, probe_model(PLAIN, TINY_SIDE, 1, 1), TINY_EFFORT)
-    if many is None or few is None:
-        return None
-    return max(0.0, many - few) / (TINY_PRODUCTS - 1)
-
-
-def _run_made(
-    devices: DeviceList, device: str, made: Callable[[], Model], effort: Effort
-) -> float | None:
-    return _run(devices, device, made(), effort)
 
 
 def _matrix_bytes(kind: WeightFormat, side: int) -> int:
     scales = 4 * side**2 // kind.block * (2 if kind.has_zeros else 1) if kind.block else 0
     return side**2 * kind.bits // 8 + scales
-
-
-def _run(devices: DeviceList, device: str, model: Model, effort: Effort = EFFORT) -> float | None:
-    """Seconds of a run; ``None`` if the device does not take the model."""
-    core = devices.core
-    try:
-        if len(devices.ask(model, device)) != len(model.ops):
-            return None
-        compiled = core.compile_model(model, device, devices.config(device))
-        return _measured(core, device, compiled, effort)
-    except PLUGIN_FAILURES as error:  # whatever a broken device raises
-        _log.info("%s does not run a probe: %s", device, in_words(error))
-        return None
 
 
 def _measured(core: CoreAPI, device: str, compiled: DeviceModel, effort: Effort) -> float:

@@ -17,7 +17,7 @@ from partita.errors import InfeasiblePlanError, PlanError
 from partita.model.prompt_chunk import LARGEST_CHUNK
 from partita_hetero.cost.attention_probe import AttentionShape
 from partita_hetero.cost.database import Database, LinkCost
-from partita_hetero.cost.device_speed import DeviceSpeed, device_speed
+from partita_hetero.cost.device_speed import DeviceSpeed, ProbedDevice, device_speed
 from partita_hetero.cost.launch_cost import launch_cost
 from partita_hetero.cost.link_cost import link_costs, works_on_host
 from partita_hetero.cost.token_work import DecoderWork, TokenWork, WeightFormat
@@ -175,11 +175,11 @@ def describe_devices(
             info = core.device_info(name)
             key = database.add_device(core.fingerprint(name, devices.config(name)))
             on_host = works_on_host(core, name)
-            sizes = weight_bytes, side, attention
+            probed = ProbedDevice(devices, name, key, database)
             found.append(
                 DecoderDevice(
                     name,
-                    device_speed(devices, name, key, database, formats, *sizes),
+                    device_speed(probed, formats, weight_bytes, side, attention),
                     devices.room(name),
                     launch_cost(devices, name, key, database) or 0.0,
                     None if on_host else link_costs(core, name, key, database),
