@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from partita.lowering.fusion.epilogue import fuse_epilogues
 from partita.lowering.fusion.quantized.flow import fuse_quantized_flow
+from partita.lowering.fusion.quantized.joined import join_levels
 from partita.lowering.fusion.quantized.products import fuse_quantized
 from partita.lowering.fusion.quantized.tables import tabulate_levels
 from partita.lowering.fusion.rewriting import PASSES, Accepts, Pass, Rewriter, Shapes
@@ -64,6 +65,7 @@ def fuse_levels(graph: Graph, accepts: Accepts | None = None) -> None:
 
     To be run before constants are folded, since dequantized weights are constants.
     """
+    join_levels(graph, accepts or _all)
     tabulate_levels(graph, accepts or _all)
     if any(node.op_type == "QuantizeLinear" for node in graph.all_nodes()):
         fuse(graph, (fuse_quantized, fuse_quantized_flow), accepts)

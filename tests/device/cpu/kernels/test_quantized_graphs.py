@@ -112,3 +112,47 @@ def test_floats_that_are_an_output_stay():
     result, executed = run(model, feeds)
     assert len(executed) > 1
     np.testing.assert_array_equal(result, expected(model, feeds))
+
+
+def joined_model(shapes, axis, scales, dtype):
+    """Tensors that are dequantized, put together and quantized; the first is an output, too."""
+    sizes = list(shapes[0])
+    sizes[axis] = sum(shape[axis] for shape in shapes)
+    element = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    arrays, nodes, inputs = {}, [], []
+    for number, (shape, scale) in enumerate(zip(shapes, scales, strict=True)):
+        arrays[f"s{number}"] = np.float32(scale)
+        arrays[f"z{number}"] = np.array(np.iinfo(dtype).min + 10 * scale * 100, dtype)
+        names = [f"x{number}", f"s{number}", f"z{number}"]
+        nodes.append(helper.make_node("DequantizeLinear", names, [f"f{number}"], name=f"d{number}"))
+        inputs.append(helper.make_tensor_value_info(f"x{number}", element, shape))
+    floats = [f"f{number}" for number in range(len(shapes))]
+    nodes.append(helper.make_node("Concat", floats, ["c"], name="joined", axis=axis))
+    nodes.append(helper.make_node("QuantizeLinear", ["c", "s0", "z0"], ["y"], name="quantized"))
+    outputs = [helper.make_tensor_value_info("y", element, sizes)]
+    outputs.append(helper.make_tensor_value_info("f0", TensorProto.FLOAT, shapes[0]))
+    weights = [numpy_helper.from_array(np.asarray(array), name) for name, array in arrays.items()]
+    graph = helper.make_graph(nodes, "g", inputs, outputs, weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    info = np.iinfo(dtype)
+    feeds = {
+        f"x{number}": RNG.integers(info.min, info.max + 1, shape).astype(dtype)
+        for number, shape in enumerate(shapes)
+    }
+    return model, feeds
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+@pytest.mark.parametrize("axis", [1, -1])
+@pytest.mark.parametrize("scales", [(0.02, 0.02), (0.02, 0.05, 0.02), (0.02, 0.01, 0.013)])
+def test_levels_that_are_put_together(dtype, axis, scales):
+    """Those of the result's scale as they are, others by a table."""
+    shapes = [[2, 3, 5, 7] for _ in scales]
+    for number, shape in enumerate(shapes):
+        shape[axis] = 3 + int(RNG.integers(0, 5)) + number
+    model, feeds = joined_model(shapes, axis, scales, dtype)
+    result, executed = run(model, feeds)
+    assert "quantized" not in executed or len(set(scales)) > 1
+    floats = {"d0"} | {f"d{n}" for n, scale in enumerate(scales) if scale == scales[0]}
+    assert not {name for name in executed if name.startswith("d")} - floats
+    np.testing.assert_array_equal(result, expected(model, feeds))

@@ -1,0 +1,58 @@
+"""Concat between DequantizeLinear and QuantizeLinear: levels are put together, not floats."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from partita.lowering.fusion.quantized.levels import Levels
+from partita.lowering.fusion.rewriting import Accepts, Rewriter
+from partita.lowering.graph import Graph, Node, Value
+
+
+def join_levels(graph: Graph, accepts: Accepts) -> None:
+    """``Quantize(Concat(Dequantize(a), ...))`` becomes ``Concat(Quantize(Dequantize(a)), ...)``.
+
+    Each element is quantized as before, so that results are the same. Levels whose scale the result
+    shares are put together as they are, others by a table (`tabulate_levels`, to be run behind it).
+    All scales must be constants and for the whole tensor. Changes the graph, and bodies in it, in
+    place.
+
+    Args:
+        graph: The graph, before constants are folded.
+        accepts: Whether the back-end has a kernel for a node.
+    """
+    for node in graph.nodes:
+        for body in node.graphs():
+            join_levels(body, accepts)
+    rewriter = Rewriter(graph, accepts, {})
+    placed: dict[Node, list[Node]] = {}
+    for node in graph.nodes:
+        found = _joined(rewriter, node) if node.kind == "Concat" else None
+        if found is not None and accepts(found[0][-1]):
+            steps, quantize = found
+            placed[node], placed[quantize] = steps, []
+    if placed:
+        graph.nodes = [step for node in graph.nodes for step in placed.get(node, [node])]
+        graph.prune()
+
+
+def _joined(rewriter: Rewriter, concat: Node) -> tuple[list[Node], Node] | None:
+    """The nodes in place of a Concat and of what quantizes its result, and that one."""
+    quantize = rewriter.only_user(concat.outputs[0], "QuantizeLinear")
+    result = None if quantize is None else quantize.outputs[0]
+    if quantize is None or result is None:
+        return None
+    y = Levels.named(quantize, np.dtype(np.uint8))
+    parts = [Levels.of(rewriter, value) for value in concat.inputs]
+    if y is None or any(part is None or part.scale.size > 1 for part in (y, *parts)):
+        return None
+    steps, levels = [], []
+    for part, value in zip(parts, concat.inputs, strict=True):
+        if part is not None and part.same_as(y):
+            levels.append(part.levels)
+            continue
+        made = Value("", y.zero.dtype)
+        steps.append(quantize.like([value, *quantize.inputs[1:]], [made], origins=()))
+        levels.append(made)
+    together = concat.like(levels, [result], origins=(*concat.origins, *quantize.origins))
+    return [*steps, together], quantize
