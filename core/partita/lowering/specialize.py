@@ -26,7 +26,7 @@ from partita.lowering.program import Array, Operand, Program, Spec, may_wait, pl
 from partita.lowering.recently_used import RecentlyUsed
 from partita.lowering.recording.class_programs import ClassPrograms
 from partita.lowering.shapes.fold_allowance import FoldAllowance
-from partita.lowering.shapes.shape_class import Refine, learn
+from partita.lowering.shapes.shape_class import Refine, learn, with_known_numbers
 from partita.lowering.shapes.shape_rules import check_demands
 from partita.lowering.target import Target
 from partita.model.model import Port, is_static
@@ -251,7 +251,7 @@ class Specializer:
     def _refined(self, specs: Sequence[Spec], values: Mapping[int, Array]) -> Program:
         """The program; if knowing the shapes lets the graph be rewritten, that of the new one."""
         refine = self.target.refine
-        declared = None if refine is None else self._declared(specs)
+        declared = None if refine is None or self._asks_for_shapes() else self._declared(specs)
         if refine is not None and declared is not None:
             try:
                 with _producers_kept(self.graph.nodes):
@@ -282,6 +282,10 @@ class Specializer:
             changed = graph.nodes != first.walked
             return Walk(self, graph, specs, values).run() if changed else first.finish()
 
+    def _asks_for_shapes(self) -> bool:
+        """Whether the graph computes with shapes: what it makes of them is found by a sketch."""
+        return any(node.kind in ("Shape", "Size") for node in self.graph.nodes)
+
     def _sketched(
         self,
         refine: Refine,
@@ -300,7 +304,7 @@ class Specializer:
             raise OtherShapes("types are not as the model says")
         known = sketch.known()
         with _producers_kept(sketch.walked):
-            graph = self._graph_of(sketch.unfolded)
+            graph = self._graph_of(with_known_numbers(sketch.unfolded, known.folded))
             refine(graph, known.shapes)
             return Walk(self, graph, specs, values, before=known, expected=expected).run()
 

@@ -196,7 +196,8 @@ def learn(
         _log.debug("'%s' has no classes of shapes: what %s makes is not told", graph.name, untold)
         return None
     outputs = [value for value in graph.outputs if value in sketch.folded]
-    rewritten = Graph(graph.inputs, graph.outputs, sketch.unfolded, graph.name)
+    nodes = with_known_numbers(sketch.unfolded, sketch.folded)
+    rewritten = Graph(graph.inputs, graph.outputs, nodes, graph.name)
     try:
         refine(rewritten, sketch.shapes())
     except NoKeyError:  # of a table that a pass keeps: it is refined with numbers
@@ -221,6 +222,26 @@ def learn(
         {value: sketch.operands[value].shape for value in left if value in sketch.operands},
     )
     return ShapeClass(pattern, recording, rewritten, symbolic)
+
+
+def with_known_numbers(nodes: Sequence[Node], folded: Mapping[Value, Operand]) -> list[Node]:
+    """The nodes, which read numbers that were found as constants; passes look for such.
+
+    Args:
+        nodes: Of the graph.
+        folded: What is constant by the shapes that are known; objects hold sizes.
+    """
+    numbers = {
+        value: Value.constant(operand.const, value.name)
+        for value, operand in folded.items()
+        if operand.const is not None and operand.size == 1 and operand.const.dtype != object
+    }
+    return [
+        node.like([value if value is None else numbers.get(value, value) for value in node.inputs])
+        if any(value in numbers for value in node.inputs)
+        else node
+        for node in nodes
+    ]
 
 
 def _can_be_put(thing: Any) -> bool:

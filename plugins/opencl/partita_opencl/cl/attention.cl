@@ -6,8 +6,14 @@
 //
 // Options: HD, CHUNKS  eights of a row in local memory, a power of two, WARPS, BLOCK, MASK
 //   ONE_BLOCK  there are at most BLOCK keys
+//   NAN_IS_ZERO  a row without keys is 0
 
 #define NEVER (-1e30f)
+#ifdef NAN_IS_ZERO
+#define INVERSE(total) ((total) > 0.0f ? 1.0f / (total) : 0.0f)
+#else
+#define INVERSE(total) (1.0f / (total))
+#endif
 
 #ifdef NVIDIA
 #define SHARED(p) ((uint)(size_t)(p))
@@ -72,9 +78,13 @@ void attention(
   y += y_step.w + (size_t)batch * y_step.x + (size_t)head * y_step.y;
 #ifdef MASK
   mask += (size_t)batch * mask_step.x + (size_t)head * mask_step.y;
+  #define MASK_AT(row, key) GET(mask, (size_t)(row) * mask_step.z + (key) * mask_step.w)
+#ifdef NAN_IS_ZERO
+  #define ADDED(row, key) MASK_AT(row, key)
+#else
   // The smallest half, where there is infinity: a row without keys is some mean, not NaN.
-  #define ADDED(row, key) \
-    fmax(GET(mask, (size_t)(row) * mask_step.z + (key) * mask_step.w), -65504.0f)
+  #define ADDED(row, key) fmax(MASK_AT(row, key), -65504.0f)
+#endif
 #else
   #define ADDED(row, key) 0.0f
 #endif
@@ -202,7 +212,7 @@ void attention(
   #pragma unroll
   for (int h = 0; h < 2; h++) {
     if (row + h * 8 >= rows) continue;
-    const float factor = 1.0f / total[h];
+    const float factor = INVERSE(total[h]);
     #pragma unroll
     for (int j = 0; j < HD / 8; j++)
       if (j * 8 < elements)
@@ -223,6 +233,6 @@ void attention(
       out[e] = out[e] * shrink + p * GET(v, (size_t)key * v_step.z + e);
     peak = top;
   }
-  for (int e = 0; e < elements; e++) PUT(y, (size_t)row * y_step.z + e, out[e] / total);
+  for (int e = 0; e < elements; e++) PUT(y, (size_t)row * y_step.z + e, out[e] * INVERSE(total));
 #endif
 }

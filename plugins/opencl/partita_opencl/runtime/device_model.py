@@ -28,7 +28,9 @@ from partita.lowering import (
     lower,
     made_ahead,
 )
+from partita.lowering.fusion.attention import fuse_attention
 from partita.lowering.fusion.mixture import compute_both_branches
+from partita.lowering.fusion.rewriting import Rewriter
 from partita.lowering.fusion.stored_weights import fold_and_fuse
 from partita.lowering.kernel_table import in_place_outputs
 from partita.lowering.nhwc.conversion import Shapes
@@ -43,6 +45,7 @@ from partita_opencl.device.host_buffers import copied_array
 from partita_opencl.emitters.operator_table import TABLE, emitter_for, family_of
 from partita_opencl.launches.steps import Chain, Launch
 from partita_opencl.launches.work_sizes import Form, Tuning
+from partita_opencl.passes.attention_places import attend_in_place
 from partita_opencl.passes.decoder_fusion import fuse_decoder
 from partita_opencl.passes.half_precision import (
     HALF,
@@ -340,7 +343,11 @@ class OpenClModel(DeviceModel):
         """What is done to the graph when its shapes are known."""
         fuse_residuals(graph, shapes, self._accepts)
         if self._merger is not None:
+            rewriter = Rewriter(graph, self._accepts, shapes)
+            fuse_attention(rewriter)  # whose factor may have been made of shapes
+            rewriter.finish()
             self._merger.run(graph, shapes, self._accepts)
+            attend_in_place(graph, shapes)
         channels_last(graph, shapes, narrowed=self.tuning.half)
 
     def _accepts(self, node: Node) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from partita.contract.query import Reason, ReasonCode
 from partita.errors import CompileError, OperandError
@@ -11,6 +12,7 @@ from partita.lowering import Node, Operand
 from partita.lowering.shapes.symbolic_size import evaluated, settled
 from partita_opencl.emitters.operator_table import operator
 from partita_opencl.launches.emitter_kit import Kit, f32, i32, ints
+from partita_opencl.passes.attention_places import PLACES
 from partita_opencl.passes.nhwc import UNIT
 
 MOST_ELEMENTS = 128
@@ -27,11 +29,8 @@ _MOST_WARPS = 4
 
 
 def _check(node: Node) -> Reason | None:
-    if "heads" in node.attrs:
+    if "heads" in node.attrs or PLACES in node.attrs:
         return None  # made of a node that was taken
-    for name in ("heads_first", "nan_is_zero"):
-        if name in node.attrs:
-            return Reason(ReasonCode.UNSUPPORTED_ATTRIBUTE, name)
     q, v = node.inputs[0], node.inputs[2]
     for value in (q, v):
         size = None if value is None or not value.shape else value.shape[-1]
@@ -48,30 +47,24 @@ def attention(
 ) -> Operand:
     """``softmax(scale * q @ k.T + mask) @ v``; see ``partita.lowering.fusion.attention``.
 
-    With attribute ``heads``, all three inputs are one tensor (batch, row, 3 * heads * elements).
+    With attribute ``heads``, all three inputs are one tensor (batch, row, 3 * heads * elements);
+    with :data:`PLACES`, each lies within an input.
     """
-    heads = int(node.attrs.get("heads", 0))
-    offsets = (0, 0, 0)
-    shapes = [q.shape, key.shape, value.shape]
-    if heads:
-        batch, rows, width = q.shape
-        elements = width // 3 // heads
-        offsets = (0, heads * elements, 2 * heads * elements)
-        shapes = [(batch, rows, heads, elements)] * 3
-        q = key = value = k.view(q, (batch, rows, 3 * heads, elements))
-    batch, rows, heads, elements = shapes[0]
-    keys = shapes[1][1]
-    if shapes[1] != shapes[2] or shapes[1] != (batch, keys, heads, elements):
+    parts = _parts(k, node, (q, key, value))
+    batch, rows, heads, elements = parts[0].shape
+    keys = parts[1].shape[1]
+    if parts[1].shape != parts[2].shape or parts[1].shape != (batch, keys, heads, elements):
         raise OperandError(
-            f"Operation '{node.name}' ({node.model_kind}) cannot attend by shapes {list(q.shape)}, "
-            f"{list(key.shape)} and {list(value.shape)}."
+            f"Operation '{node.name}' ({node.model_kind}) cannot attend by shapes "
+            f"{', '.join(str(list(part.shape)) for part in parts)} of (batch, row, head, element)."
         )
     if elements % UNIT or elements > MOST_ELEMENTS:
         raise CompileError(
             f"Operation '{node.name}' ({node.model_kind}) has heads of {elements} elements; "
             f"multiples of {UNIT} up to {MOST_ELEMENTS} are possible."
         )
-    out = k.empty(shapes[0], q.dtype)
+    first = _heads_first(node)[3]
+    out = k.empty((batch, heads, rows, elements) if first else parts[0].shape, q.dtype)
     if not out.size:
         return out
     warps = settled(evaluated(_warps, rows))
@@ -81,22 +74,21 @@ def attention(
     filled = math.ceil(elements / 16) * 16
     # The keys of a short sequence fit at once, with the scores of small heads in registers.
     block = 2 * _KEYS if _KEYS < keys <= 2 * _KEYS and filled <= 64 else _KEYS
-    flags = {"MASK": mask is not None, "ONE_BLOCK": keys <= block}
+    cleared = bool(node.attrs.get("nan_is_zero", 0))
+    flags = {"MASK": mask is not None, "ONE_BLOCK": keys <= block, "NAN_IS_ZERO": cleared}
     k.launch(
         "attention.cl",
         "attention",
         sizes if on_units else ((batch * heads * rows,), (1,)),
-        q,
-        key,
-        value,
+        *(part.tensor for part in parts),
         mask or q,
         out,
         i32(heads),
         i32(rows),
         i32(keys),
         i32(elements),
-        *(_steps(x, at) for x, at in zip((q, key, value), offsets, strict=True)),
-        _steps(out, 0),
+        *(part.steps for part in parts),
+        _whole(out, first).steps,
         _mask_steps(node, mask, (batch, heads, rows, keys)),
         f32(node.attrs["scale"]),
         HD=filled,
@@ -112,10 +104,51 @@ def _warps(rows: int) -> int:
     return min(_MOST_WARPS, 1 << (math.ceil(rows / _ROWS) - 1).bit_length())
 
 
-def _steps(x: Operand, offset: int) -> Any:
-    """Strides of batch, head and row in (batch, row, head, element), and where elements start."""
-    _, rows, heads, elements = x.shape
-    return ints(rows * heads * elements, elements, heads * elements, offset)
+class _Part(NamedTuple):
+    """Queries, keys, values or results.
+
+    Attributes:
+        tensor: Holds them.
+        shape: Sizes (batch, row, head, element).
+        steps: Elements of the tensor between batches, heads and rows, and before the first.
+    """
+
+    tensor: Operand
+    shape: tuple[int, ...]
+    steps: Any
+
+
+def _parts(k: Kit, node: Node, tensors: tuple[Operand, Operand, Operand]) -> list[_Part]:
+    """Queries, keys and values."""
+    if PLACES in node.attrs:
+        return [
+            _Part(tensor, place.shape, ints(*place.steps))
+            for tensor, place in zip(tensors, node.attrs[PLACES], strict=True)
+        ]
+    heads = int(node.attrs.get("heads", 0))
+    if not heads:
+        return [_whole(x, first) for x, first in zip(tensors, _heads_first(node), strict=False)]
+    batch, rows, width = tensors[0].shape
+    elements = width // 3 // heads
+    steps = (rows * width, elements, width)
+    shape = (batch, rows, heads, elements)
+    starts = (place * heads * elements for place in range(3))
+    return [_Part(tensors[0], shape, ints(*steps, start)) for start in starts]
+
+
+def _heads_first(node: Node) -> Sequence[bool]:
+    """Whether queries, keys, values and results have their heads before their rows."""
+    found: Sequence[bool] = node.attrs.get("heads_first", (False,) * 4)
+    return found
+
+
+def _whole(x: Operand, heads_first: bool) -> _Part:
+    """All of a tensor."""
+    batch, rows, heads, elements = x.shape
+    if heads_first:
+        rows, heads = heads, rows
+    row, head = (elements, rows * elements) if heads_first else (heads * elements, elements)
+    return _Part(x, (batch, rows, heads, elements), ints(rows * heads * elements, head, row, 0))
 
 
 def _mask_steps(node: Node, mask: Operand | None, whole: tuple[int, ...]) -> Any:
