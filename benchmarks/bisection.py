@@ -60,7 +60,9 @@ def measure(name: str, model, feeds, config: dict, rtol: float) -> list:
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
         result = partita.bisect(
-            *(model, "CPU", feeds),
+            model,
+            "CPU",
+            feeds,
             rtol=rtol,
             atol=rtol / 10,
             config=config,

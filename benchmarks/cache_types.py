@@ -55,7 +55,10 @@ def attentions(context: int, cache_type: str) -> Any:
         after = [f"present.{name}" for name in names]
         given = ["x", "", "", *names, "lengths", "total"]
         node = helper.make_node(
-            *("GroupQueryAttention", given, [f"y.{layer}", *after], f"layer.{layer}"),
+            "GroupQueryAttention",
+            given,
+            [f"y.{layer}", *after],
+            f"layer.{layer}",
             domain="com.microsoft",
             num_heads=HEADS,
             kv_num_heads=KV_HEADS,

@@ -143,7 +143,9 @@ class Writer:
         keys, values = (
             self.repeated(
                 self.op(
-                    *("Concat", f"past_key_values.{number}.{kind}", new),
+                    "Concat",
+                    f"past_key_values.{number}.{kind}",
+                    new,
                     output=f"present.{number}.{kind}",
                     axis=-2,
                 )

@@ -37,7 +37,10 @@ class _Builder:
         ]
         high, wide = pads if pads is not None else (kernel[0] // 2, kernel[1] // 2)
         self._node(
-            *("Conv", [x, f"{name}_w", f"{name}_b"], f"{name}_y", channels),
+            op_type="Conv",
+            inputs=[x, f"{name}_w", f"{name}_b"],
+            output=f"{name}_y",
+            channels=channels,
             kernel_shape=kernel,
             strides=[stride] * 2,
             pads=[high, wide, high, wide],
@@ -47,7 +50,10 @@ class _Builder:
     def pool(self, x: str, kind: str, stride: int, pad: int) -> str:
         """A pooling over 3 x 3."""
         return self._node(
-            *(f"{kind}Pool", [x], f"pool{len(self.nodes)}", self.channels[x]),
+            op_type=f"{kind}Pool",
+            inputs=[x],
+            output=f"pool{len(self.nodes)}",
+            channels=self.channels[x],
             kernel_shape=[3, 3],
             strides=[stride] * 2,
             pads=[pad] * 4,
@@ -135,7 +141,9 @@ def _block_e(b: _Builder, x: str) -> str:
     pooled = b.conv(b.pool(x, "Average", 1, 1), 192, (1, 1))
     return b.concat(
         one,
-        *(b.conv(three, 384, (1, 3)), b.conv(three, 384, (3, 1))),
-        *(b.conv(double, 384, (1, 3)), b.conv(double, 384, (3, 1))),
+        b.conv(three, 384, (1, 3)),
+        b.conv(three, 384, (3, 1)),
+        b.conv(double, 384, (1, 3)),
+        b.conv(double, 384, (3, 1)),
         pooled,
     )

@@ -80,10 +80,18 @@ def placement(count: int) -> str:
         now += us
         operations.append(
             Operation(
-                *(f"encoder.layer.{part}.op_{index}", draw.choice(TYPES), device, part + 1, us),
-                *(draw.randrange(1 << 20), "fused_kernel", "", "CHEAPER_BY"),
+                f"encoder.layer.{part}.op_{index}",
+                draw.choice(TYPES),
+                device,
+                part + 1,
+                us,
+                draw.randrange(1 << 20),
+                "fused_kernel",
+                "",
+                "CHEAPER_BY",
                 "CHEAPER_BY: 12.5 us less than on CPU; not NPU: UNSUPPORTED_OP: no such kernel",
-                *("CPU +12.5 us", "CPU being 12.5 us faster here"),
+                "CPU +12.5 us",
+                "CPU being 12.5 us faster here",
                 {name: DeviceCost(us * draw.uniform(0.5, 2), True) for name in DEVICES},
             )
         )
@@ -100,8 +108,16 @@ def placement(count: int) -> str:
     device = f"HETERO:{','.join(DEVICES)}"
     facts = {"compiled in": "900 ms"}
     record = PlacementRecord(
-        *("network", device, "the median of 10 runs", now, facts, []),
-        *(operations, parts, crossings, timelines),
+        "network",
+        device,
+        "the median of 10 runs",
+        now,
+        facts,
+        [],
+        operations,
+        parts,
+        crossings,
+        timelines,
     )
     return placement_page([record])
 

@@ -205,8 +205,11 @@ class _Builder:
         widths = {"q": sizes.heads, "k": sizes.kv_heads, "v": sizes.kv_heads}
         parts = [
             self._product(
-                *(f"{path}/{part}_proj", f"{weight}.{part}_proj"),
-                *(normed, sizes.hidden, heads * sizes.head_size),
+                f"{path}/{part}_proj",
+                f"{weight}.{part}_proj",
+                normed,
+                sizes.hidden,
+                heads * sizes.head_size,
             )
             for part, heads in widths.items()
         ]

@@ -192,6 +192,37 @@ def test_functions_take_few_arguments(functions):
     assert not arguments, table(arguments)
 
 
+def packed_arguments(source):
+    """Lines of calls that unpack a tuple that they have just packed, unless it is of constants.
+
+    Those are lists of names, which would take a line each.
+    """
+    for node in ast.walk(ast.parse(source)):
+        for given in node.args if isinstance(node, ast.Call) else ():
+            packed = given.value if isinstance(given, ast.Starred) else None
+            elements = packed.elts if isinstance(packed, ast.Tuple) else []
+            if not all(isinstance(element, ast.Constant) for element in elements):
+                yield node.lineno
+
+
+def test_calls_pack_no_arguments_to_save_lines():
+    """They are named instead, where they are many."""
+    found = {
+        f"{path.relative_to(ROOT)}:{line}"
+        for path in sources()
+        for line in packed_arguments(path.read_bytes())
+    }
+    assert not found
+
+
+@pytest.mark.parametrize(
+    ("source", "lines"),
+    [("f(*(a, b), c)", [1]), ("f(*found, *('a', 'b'))", []), ("(*(a, b), c)", [])],
+)
+def test_packed_arguments_are_found(source, lines):
+    assert list(packed_arguments(source)) == lines
+
+
 def table(counts):
     rows = sorted(counts.items(), key=lambda row: -row[1])
     return "\n".join(f"{count:5} {where}" for where, count in rows)
