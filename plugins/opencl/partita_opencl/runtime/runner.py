@@ -10,7 +10,7 @@ import numpy as np
 from partita import BoundCall, DeviceProperties, Model, Port, ProfilingInfo, Runner, Tensor
 from partita.contract.execution import Execution
 from partita.contract.profiling import Status
-from partita.errors import DeviceMemoryError, InferError
+from partita.errors import DeviceMemoryError, InferCancelledError, InferError
 from partita.lowering import Array, Graph, OpRecord
 from partita.lowering.program import Spec
 from partita.lowering.recently_used import RecentlyUsed
@@ -118,7 +118,7 @@ class OpenClRunner(Runner):
         import pyopencl as cl
 
         refuse_after_fork(InferError)
-        refuse_at_end(InferError)
+        refuse_at_end(InferCancelledError)  # no fault of the device
         layouts, wanted = self._compiled.laid_out, outputs
         if layouts:
             inputs, outputs = self._as_in_memory(inputs, outputs)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from partita import BoundCall, Runner, Tensor
 from partita.contract.runner import run_into
-from partita.errors import InferError
+from partita.errors import InferCancelledError, InferError
 from partita_opencl.cuda.cuda_driver import CudaError
 from partita_opencl.device.buffer_pool import runtime_error
 from partita_opencl.drivers.fork_guard import refuse_after_fork
@@ -54,7 +54,7 @@ class OpenClBoundCall(BoundCall):
         import pyopencl as cl
 
         refuse_after_fork(InferError)
-        refuse_at_end(InferError)
+        refuse_at_end(InferCancelledError)  # no fault of the device
         tensors = self._tensors
         try:
             bound = self._bound_plan(self._plan)
