@@ -423,3 +423,42 @@ def test_sums_are_made_where_their_residuals_lie_whatever_the_sizes():
         # What is multiplied next, and what is added: sums need no third place.
         rows = {place for x, place in program.offsets.items() if x.shape[-1:] == (WIDTH,)}
         assert isa().tiles or len(rows) == 2
+
+
+def test_sizes_are_decided_by_only_where_something_follows_from_it():
+    """A product, a transposition and a convolution ask for sizes last: one recording does."""
+    rng = np.random.default_rng(0)
+    weights = {
+        "w": rng.standard_normal((128, 256)).astype(np.float32) * 0.1,
+        "k": rng.standard_normal((256, 256, 1, 1)).astype(np.float32) * 0.1,
+        "axis": np.array([3]),
+    }
+    nodes = [
+        helper.make_node("MatMul", ["r", "w"], ["product"]),
+        helper.make_node("Transpose", ["product"], ["turned"], perm=[0, 2, 1]),
+        helper.make_node("Unsqueeze", ["turned", "axis"], ["image"]),
+        helper.make_node("Conv", ["image", "k"], ["y"]),
+    ]
+    given = helper.make_tensor_value_info("r", TensorProto.FLOAT, ["n", "length", 128])
+    graph = helper.make_graph(
+        nodes,
+        "asked_last",
+        [given],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("turned", "y")],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    opsets = [helper.make_opsetid("", 17)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
+    core = partita.Core()
+    compiled = core.compile_model(core.read_model(model), "CPU")
+    request = compiled.create_infer_request()
+    for length in (64, 100, 120, 200, 400, 1600, 90):
+        feeds = {"r": rng.standard_normal((2, length, 128)).astype(np.float32)}
+        for found, wanted in zip(
+            request.infer(feeds).to_tuple(), onnxruntime_results(model, feeds), strict=True
+        ):
+            np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-4)
+    programs = recorded(compiled)
+    if isa().native and not isa().tiles:  # those choose arithmetic by sizes
+        assert len(programs) > 4
+        assert len({id(program.recorded.made) for program in programs}) == 1

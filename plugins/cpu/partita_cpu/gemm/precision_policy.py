@@ -213,10 +213,9 @@ class PrecisionPolicy:
         takes longer than that saves where few outputs are computed of each.
         """
         found = self.preferred_arithmetic(images)
-        by_vectors = found is Arithmetic.BF16 and not self.level.tiles
-        many = images.pixels >= ROUNDED_PIXELS
-        costly = many and not halves and not _repays(images)
-        return Arithmetic.F32 if by_vectors and costly else found
+        if found is not Arithmetic.BF16 or self.level.tiles or halves or _repays(images):
+            return found
+        return Arithmetic.F32 if images.pixels >= ROUNDED_PIXELS else found
 
     def _splits_exactly(self, images: Images) -> bool:
         """Whether six products in bfloat16 take less time than one in float32."""

@@ -345,8 +345,8 @@ def emit_product(b: Builder, policy: PrecisionPolicy, step: LinearStep) -> None:
         wanted = plan(images.as_column, policy.machine, arithmetic, policy.threads, storage)
     cut, weights = fitting(b, policy, wanted, op.w, op.part)
     op = op._replace(w=weights)
-    small = images.pixels <= LAID_PIXELS and images.depth >= LAID_DEPTH
-    if small and _is_matrix(images, cut.arithmetic, storage):
+    laid = images.depth >= LAID_DEPTH and _is_matrix(images, cut.arithmetic, storage)
+    if laid and images.pixels <= LAID_PIXELS:  # last: sizes of which it is asked decide alike
         _emit_packed(b, policy, cut, x, op, y)
         return
     product = product_of(b, policy, cut, op, y)

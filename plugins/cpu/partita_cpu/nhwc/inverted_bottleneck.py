@@ -92,14 +92,21 @@ def bands(
     reach = (window.kernel[1] - 1) * window.dilation[1] + 1
     room = machine.l2_bytes(BAND_SHARE) // (width * pixel_bytes)
     lines = evaluated(_most_lines, oh, threads, (room - reach) // stride + 1)
-    if lines < 1:
-        return None
     rows = (lines - 1) * stride + reach
     shortest = evaluated(_last_line, oh, threads, lines) * stride + reach
-    shortest = min(shortest - max(top, window.end[1]), height)
-    if 10 * rows > TWICE[in_bfloat16] * lines * stride or shortest * width < least:
+    shortest -= max(top, window.end[1])
+    most = TWICE[in_bfloat16] * lines * stride
+    # Decided at once: sizes for which parts of it come out otherwise have the same program.
+    if not evaluated(_pays, lines, rows, most, shortest, height, width, least):
         return None
     return integers((height, width, oh, ow, stride, top, reach, pixel_bytes, lines, rows))
+
+
+def _pays(
+    lines: int, rows: int, most: int, shortest: int, height: int, width: int, least: int
+) -> bool:
+    """Whether bands have lines, few enough of them are computed twice, and none is too short."""
+    return lines >= 1 and 10 * rows <= most and min(shortest, height) * width >= least
 
 
 def _most_lines(height: int, threads: int, most: int) -> int:
@@ -108,7 +115,9 @@ def _most_lines(height: int, threads: int, most: int) -> int:
 
 
 def _last_line(height: int, threads: int, lines: int) -> int:
-    """The last line of the shortest band with which a thread ends its share."""
+    """The last line of the shortest band with which a thread ends its share; 0 without lines."""
+    if lines < 1:
+        return 0
     return min((share - 1) % lines for share in _shares(height, threads))
 
 

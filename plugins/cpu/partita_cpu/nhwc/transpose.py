@@ -74,7 +74,7 @@ def emit_transpose(b: Builder, x: Operand, perm: Sequence[int]) -> Operand | Non
     if list(perm[lead:]) != [*range(middle, len(perm)), *range(lead, middle)]:
         return None
     rows, columns = math.prod(x.shape[lead:middle]), math.prod(x.shape[middle:])
-    if min(rows, columns) < SIDE or not x.size:
+    if rows < SIDE or columns < SIDE or not x.size:  # which is the smaller one decides nothing
         return None
     y = b.empty([x.shape[axis] for axis in perm], x.dtype)
     kernel = addresses(policy.level)[f"transpose_{8 * x.dtype.itemsize}"]

@@ -200,7 +200,8 @@ class LeftMatrix:
     def _lines_collide(self) -> bool:
         """Whether so many pixels under a line's tile push one another out of the nearest cache."""
         apart = 4 * self.images.stride[1] * self.x_pitch
-        return min(self.rows, self.images.out_width) > SET_LINES and apart % self.set_bytes == 0
+        together = apart % self.set_bytes == 0 and self.rows > SET_LINES
+        return together and self.images.out_width > SET_LINES
 
     def _is_one_line(self) -> bool:
         """Whether windows are runs of one line of pixels, that may overlap, without padding."""
