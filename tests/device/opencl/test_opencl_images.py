@@ -121,3 +121,39 @@ def test_transposed_convolutions_of_other_kinds_gather():
     feeds = {"x": floats(1, 8, 5, 4)}
     kernels = check(build(nodes, feeds, ["y"], weights(w=(8, 8, 2, 2))), feeds)
     assert "conv_transpose" in kernels
+
+
+@pytest.mark.parametrize(("groups", "pixels"), [(1, (6, 5)), (1, (40, 33)), (3, (40, 33))])
+def test_channels_in_groups_are_normalized_as_they_lie(groups, pixels):
+    nodes = [
+        conv("a", "x", "a"),
+        helper.make_node("GroupNormalization", ["a", "s", "t"], ["b"], num_groups=groups),
+        helper.make_node("AveragePool", ["b"], ["c"], kernel_shape=[3, 3], pads=SAME),
+        helper.make_node("Sub", ["c", "b"], ["d"]),
+        conv("d", "d", "y", pads=SAME, group=24),
+    ]
+    constants = weights(wa=(24, 8, 1, 1), ba=(24,), s=(24,), t=(24,), wd=(24, 1, 3, 3), bd=(24,))
+    feeds = {"x": floats(2, 8, *pixels)}
+    kernels = check(build(nodes, feeds, ["y"], constants, 21), feeds, 4e-3)
+    assert turned(kernels) in (["to_channels_last"], ["to_channels_last", "to_channels_first"])
+    assert "normalize_parts" in kernels
+
+
+@pytest.mark.parametrize("channels", [16, 20])
+def test_batches_are_normalized_as_they_lie(channels):
+    nodes = [
+        conv("a", "x", "a"),
+        helper.make_node("Relu", ["a"], ["b"]),
+        helper.make_node("BatchNormalization", ["b", "s", "t", "m", "v"], ["c"], epsilon=1e-3),
+        helper.make_node("Relu", ["c"], ["d"]),
+        conv("c", "d", "e", pads=SAME),
+        helper.make_node("Concat", ["b", "e"], ["y"], axis=1),
+    ]
+    rows = dict.fromkeys(("ba", "s", "t", "m"), (channels,))
+    constants = weights(wa=(channels, 8, 1, 1), wc=(8, channels, 3, 3), bc=(8,), **rows)
+    variance = np.abs(floats(channels, seed=9)) + 0.1
+    constants.append(numpy_helper.from_array(variance, "v"))
+    feeds = {"x": floats(2, 8, 7, 6)}
+    kernels = check(build(nodes, feeds, ["y"], constants), feeds)
+    assert kernels.count("to_channels_last") == 1
+    assert kernels.count("to_channels_first") <= (1 if channels == 16 else 3)  # ports, Concat

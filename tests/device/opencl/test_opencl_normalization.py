@@ -7,7 +7,17 @@ from onnx.reference import ReferenceEvaluator
 
 import partita
 
-from .comparison import build, check, check_single, compiled, floats, int64s, integers, single
+from .comparison import (
+    TILINGS,
+    build,
+    check,
+    check_single,
+    compiled,
+    floats,
+    int64s,
+    integers,
+    single,
+)
 
 
 @pytest.mark.parametrize("axis", [-1, 1, -2])
@@ -41,6 +51,20 @@ def test_instance_normalization(shape):
 def test_group_normalization():
     inputs = [floats(2, 6, 5, 4), floats(6, seed=1), floats(6, seed=2)]
     check_single("GroupNormalization", inputs, {"num_groups": 3}, opset=21, atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(1, 6, 5001), (1, 4, 41, 67)])
+def test_groups_of_items_share_a_long_row(shape):
+    channels = shape[1]
+    x = floats(*shape) + 1000.0  # squares of float32 would hide the variance
+    scale, shift = floats(channels, seed=1), floats(channels, seed=2)
+    model, feeds = single("GroupNormalization", [x, scale, shift], {"num_groups": 1}, opset=21)
+    wide, lined = x.astype(np.float64), (1, channels, *(1,) * (len(shape) - 2))
+    due = (wide - wide.mean()) / np.sqrt(wide.var() + 1e-5)
+    due = due * scale.reshape(lined) + shift.reshape(lined)
+    for tiling in TILINGS:
+        found = compiled(model, TILING=tiling)(feeds)[0]
+        np.testing.assert_allclose(found, due, atol=1e-3)
 
 
 def test_rms_normalization_against_its_definition():

@@ -5,17 +5,7 @@
 // Options: ITEMS (a power of two), ROOT_MEAN_SQUARE: no mean is subtracted
 //   SKIP  the rows are sums of x, `skip` and, if there are such, `addends`; they go to `total`
 
-float sum_over_group(__local float* partial, const int lid, const float value) {
-  partial[lid] = value;
-  barrier(CLK_LOCAL_MEM_FENCE);
-  for (int step = ITEMS / 2; step > 0; step /= 2) {
-    if (lid < step) partial[lid] += partial[lid + step];
-    barrier(CLK_LOCAL_MEM_FENCE);
-  }
-  const float total = partial[0];
-  barrier(CLK_LOCAL_MEM_FENCE);
-  return total;
-}
+#include "group_sum.cl"
 
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1)))
 void normalize_rows(

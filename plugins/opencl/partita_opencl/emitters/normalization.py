@@ -11,15 +11,19 @@ import numpy as np
 from partita.contract.query import Reason, ReasonCode
 from partita.errors import OperandError
 from partita.lowering import Array, Node, Operand
+from partita.lowering.nhwc.conversion import DOMAIN
 from partita.lowering.shapes.symbolic_size import evaluated, settled
 from partita_opencl.emitters.elementwise import apply
 from partita_opencl.emitters.movement import axis_of, expand
 from partita_opencl.emitters.operator_table import operator
-from partita_opencl.launches.emitter_kit import Argument, Kit, f32, i32, i64, is_half
+from partita_opencl.launches.emitter_kit import Argument, Kit, f32, i32, i64, ints, is_half
 from partita_opencl.passes.half_precision import SINGLE, convert, narrow
 
 _SHORT = 2048
 """Elements of a row that a warp keeps in registers."""
+
+_LEAST_PART = 1024
+"""Elements of a row for which a group is worth it."""
 
 _WARPS = 4
 """Warps of a group, where there are more rows than compute units."""
@@ -35,6 +39,26 @@ class _ScalePlaces(NamedTuple):
     def arguments(self) -> tuple[Argument, ...]:
         """The kernels' ``channels, row_step, element_div``."""
         return i32(self.channels), i32(self.row_step), i32(self.element_div)
+
+
+class _Lines(NamedTuple):
+    """Where the elements of rows lie, as ``normalize_parts.cl`` has it.
+
+    Attributes:
+        image: Elements from one image to the next.
+        group: Elements from a row of an image to the next one.
+        groups: Rows of an image.
+        width: Neighbouring elements.
+        pitch: Elements from one run of neighbours to the next.
+        last: Whether scales belong to the places within a run of neighbours.
+    """
+
+    image: int
+    group: int
+    groups: int
+    width: int
+    pitch: int
+    last: bool = False
 
 
 _OF_ELEMENTS = _ScalePlaces(1, 0, 1)
@@ -71,6 +95,11 @@ def _rows(
     y = k.empty(x.shape, x.dtype)
     if not x.size:
         return y
+    part = settled(evaluated(_part, x.size // depth, depth, k.tuning.limits.compute_units))
+    if part and not more and not options:
+        lines = _Lines(depth, 0, 1, depth, depth)
+        _parts(k, x, y, (depth, part), lines, (scale, bias), places, epsilon)
+        return y
     k.launch(
         "normalize.cl",
         "normalize_rows",
@@ -88,6 +117,65 @@ def _rows(
         **options,
     )
     return y
+
+
+def _part(rows: int, depth: int, units: int) -> int:
+    """Elements of a row for a group, where several share it; 0 if each row is for one."""
+    if rows >= units or depth < 2 * _LEAST_PART:
+        return 0
+    wanted = max(depth * rows // (2 * units), _LEAST_PART)
+    return -(-wanted // _LEAST_PART) * _LEAST_PART
+
+
+def _parts(
+    k: Kit,
+    x: Operand,
+    y: Operand,
+    sizes: tuple[int, int],
+    lines: _Lines,
+    weights: tuple[Operand, Operand | None],
+    places: _ScalePlaces,
+    epsilon: float,
+) -> None:
+    """Records the normalization of rows that groups share.
+
+    Args:
+        k: Records the launches.
+        x: The elements.
+        y: What is written, like x.
+        sizes: Elements of a row, and of a part of it.
+        lines: Where they lie.
+        weights: Factors and terms.
+        places: Which of these belong to which element.
+        epsilon: Added to a row's variance.
+    """
+    (depth, part), (scale, bias) = sizes, weights
+    count = -(-depth // part)
+    rows = x.size // depth
+    statistics = k.empty((rows * count, 2), np.float32)
+    groups = k.tuning.groups(rows * count, k.tuning.row_items)
+    cut = i32(depth), i32(part), i32(count)
+    lie = ints(lines.image, lines.group, lines.groups, 0), ints(lines.width, lines.pitch)
+    options: dict[str, int | None] = {"ITEMS": k.tuning.row_items}
+    file = "normalize_parts.cl"
+    k.launch(file, "part_statistics", groups, x, statistics, *cut, *lie, **options)
+    k.launch(
+        file,
+        "normalize_parts",
+        groups,
+        x,
+        statistics,
+        scale,
+        bias or scale,
+        y,
+        *cut,
+        *lie,
+        *places.arguments(),
+        i32(bias is not None),
+        f32(epsilon),
+        **options,
+        **({"LAST": None} if lines.last else {}),
+    )
 
 
 def _single_precision(node: Node) -> Reason | None:
@@ -346,6 +434,26 @@ def group_normalization(k: Kit, node: Node, x: Operand, scale: Operand, bias: Op
     per_group = x.shape[1] // groups
     places = _ScalePlaces(groups, per_group, pixels)
     return _rows(k, x, per_group * pixels, scale, bias, node.number("epsilon", 1e-5), places)
+
+
+@operator("GroupNormalization", domain=DOMAIN)
+def group_normalization_last(
+    k: Kit, node: Node, x: Operand, scale: Operand, bias: Operand
+) -> Operand:
+    """Of images with channels last, none of them filled up; a number for each channel."""
+    n, high, wide, channels = x.shape
+    groups = int(node.attrs["groups"])
+    width, depth = channels // groups, channels // groups * high * wide
+    y = k.empty(x.shape, x.dtype)
+    if not x.size:
+        return y
+    units = k.tuning.limits.compute_units
+    part = settled(evaluated(_part, n * groups, depth, units)) or depth
+    lines = _Lines(high * wide * channels, width, groups, width, channels, last=True)
+    places = _ScalePlaces(groups, width, depth)
+    weights = _as(k, scale, x), _as(k, bias, x)
+    _parts(k, x, y, (depth, part), lines, weights, places, node.number("epsilon", 1e-5))
+    return y
 
 
 @operator("LRN")

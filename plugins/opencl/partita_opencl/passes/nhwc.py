@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+import numpy as np
+
 from partita.errors import CompileError
 from partita.lowering import Graph, Node, Value
 from partita.lowering.geometry.windows import Window, resolve_transposed
@@ -98,6 +100,8 @@ class _Walk(MovedChannelsLast):
         self.rules |= {
             "Conv": self._conv,
             "partita::Conv": self._conv,
+            "BatchNormalization": self._batch_normalization,
+            "GroupNormalization": self._groups,
             "ConvTranspose": self._conv_transpose,
             "partita::ConvTranspose": self._conv_transpose,
             "partita::Narrow": self._narrow,
@@ -151,6 +155,41 @@ class _Walk(MovedChannelsLast):
         if blocks_of(window) is None:
             return False
         self.replace(node, [self.bring(x, node), w, bias], "ConvTranspose", DOMAIN)
+        return True
+
+    def _batch_normalization(self, node: Node) -> bool:
+        """By constant statistics: a product and a sum for each channel."""
+        x, result = node.inputs[0], node.result
+        parts = [value.const for value in node.inputs[1:5] if value is not None]
+        arrays = [part.astype(np.float64) for part in parts if part is not None]
+        if x is None or result is None or not self.is_last(x) or any(node.outputs[1:]):
+            return False
+        if len(arrays) != 4 or node.attrs.get("training_mode") or node.version < 9:
+            return False
+        scale, offset, mean, variance = arrays
+        factor = scale / np.sqrt(variance + node.number("epsilon", 1e-5))
+        more = [(0, filled(factor.size) - factor.size)]
+        rows = [
+            Value.constant(np.pad(row, more).astype(np.float32))
+            for row in (factor, offset - mean * factor)
+        ]
+        product = Value(f"{result.name}:scaled", HALF)
+        self.put(node.step("Mul", [self.bring(x, node), rows[0]], product))
+        self.append(node, [product, rows[1]], result, "Add", "", {}, node.origins)
+        return True
+
+    def _groups(self, node: Node) -> bool:
+        """Over pixels and groups of channels, where these are whole units."""
+        x, scale, bias = node.inputs[:3]
+        if x is None or not self.is_last(x) or scale is None or bias is None or node.version < 21:
+            return False
+        channels, groups = (self.shape(x) or (0, 0))[1], int(node.attrs["num_groups"])
+        if groups < 1 or channels % groups or channels // groups % UNIT:
+            return False
+        attrs = {"groups": groups, "epsilon": node.number("epsilon", 1e-5)}
+        inputs = [self.bring(x, node), scale, bias]
+        output = node.outputs[0]
+        self.append(node, inputs, output, node.op_type, DOMAIN, attrs, node.origins)
         return True
 
     def reads_images(self, reader: Node) -> bool:
