@@ -41,7 +41,8 @@ _PACKING = frozenset({"MatMul", "NormalizedMatMul", "LayerNormalization"})
 """Operations that bring constants to the form that matrix units take, or to single rows."""
 
 _MIXED = frozenset(
-    {"GroupQueryAttention", "RotaryEmbedding", "BlockProducts", "Mixture", "MoE", "QMoE"}
+    {"QuantizeLinear", "DequantizeLinear", "QLinearMatMul"}
+    | {"GroupQueryAttention", "RotaryEmbedding", "BlockProducts", "Mixture", "MoE", "QMoE"}
 )
 """Operations whose constants may be of another type than the rest: tables of angles, scales."""
 

@@ -76,6 +76,15 @@ def _matmul(s: Sample) -> None:
 
 
 @_family
+def _integer_product(s: Sample) -> None:
+    a = s.feed("a", s.random.integers(0, 256, (2, 19, 40)).astype(np.uint8))
+    b = s.feed("b", s.random.integers(-128, 128, (40, 21)).astype(np.int8))
+    zero = s.weight("zero", np.array(7, np.uint8))
+    zeros = s.weight("zeros", s.random.integers(-9, 9, 21).astype(np.int8))
+    s.check("MatMulInteger", "a b zero zeros", (a - zero) @ (b - zeros))
+
+
+@_family
 def _block_products(s: Sample) -> None:
     for bits, block, rows in ((4, 32, 1), (8, 16, 3), (4, 16, 7)):
         x = s.feed(f"x{bits}{block}", s.numbers(rows, 100))

@@ -1,0 +1,1 @@
+"""Quantized numbers: conversions, and products of bytes in whole numbers."""
