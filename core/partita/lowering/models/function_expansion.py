@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from partita.lowering.graph import Graph, Node, Value
 from partita.lowering.models.model_lowering import lower_ir
+from partita.lowering.models.training_normalization import training_definition
 from partita.lowering.node_proto import input_types, model_proto, node_proto
 from partita.model.operator_checks import check_inputs
 
@@ -99,7 +100,10 @@ def _lowered(model: onnx.ModelProto) -> Graph:
 
 
 def definition_of(node: Node) -> onnx.FunctionProto | None:
-    """ONNX's definition of the operator for these attributes and input types."""
+    """ONNX's definition of the operator for these attributes and input types.
+
+    BatchNormalization in training mode has none in ONNX but in words.
+    """
     import onnx
     from onnx.defs import SchemaError, get_schema
 
@@ -108,6 +112,9 @@ def definition_of(node: Node) -> onnx.FunctionProto | None:
         schema: Any = get_schema(node.op_type, node.version, node.domain)
     except SchemaError:
         return None
+    function = training_definition(node)
+    if function is not None:
+        return function
     function = onnx.FunctionProto()
     if schema.has_function:
         function.CopyFrom(schema.function_body)

@@ -238,6 +238,71 @@ def test_batch_normalization_in_training_is_refused():
         run_ours("BatchNormalization", [normal(1, 3, 6), *statistics], training_mode=1, opset=15)
 
 
+def trained(x, scale, bias, mean, variance, epsilon, momentum):
+    """What the standard says of training mode, in float64."""
+    x, scale, bias, mean, variance = (
+        a.astype(np.float64) for a in (x, scale, bias, mean, variance)
+    )
+    axes = (0, *range(2, x.ndim))
+    own_mean, own_variance = x.mean(axes), x.var(axes)
+    spread = (1, -1, *[1] * (x.ndim - 2))
+    deviation = np.sqrt(own_variance + epsilon).reshape(spread)
+    y = (x - own_mean.reshape(spread)) / deviation * scale.reshape(spread) + bias.reshape(spread)
+    running = [
+        momentum * a + (1 - momentum) * b for a, b in ((mean, own_mean), (variance, own_variance))
+    ]
+    return [y, *running]
+
+
+TRAINED = {np.float32: 2e-6, np.float64: 1e-12, np.float16: 1e-3}
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+@pytest.mark.parametrize("dtype", list(TRAINED))
+@pytest.mark.parametrize(
+    "shape", [(7, 5), (3, 6, 10), (1, 3, 1), (2, 4, 5, 6), (1, 2, 3, 4, 5), (None, 3, None, 4)]
+)
+@pytest.mark.parametrize(("opset", "momentum"), [(14, 1.0), (15, 0.9), (22, 0.3)])
+def test_batch_normalization_in_training(outputs, dtype, shape, opset, momentum):
+    """Statistics of the input, whose mean is far from 0, and of what ran before."""
+    sizes = [6 if size is None else size for size in shape]
+    channels = [normal(seed, sizes[1], dtype=dtype) for seed in (2, 3, 4)]
+    x = (normal(1, *sizes) * 2 + 30).astype(dtype)
+    feeds = dict(
+        zip("xsbmv", [x, *channels, np.abs(normal(5, sizes[1])).astype(dtype)], strict=True)
+    )
+    element = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    names = ["y", "mean", "var"][:outputs]
+    node = onnx.helper.make_node(
+        "BatchNormalization",
+        list("xsbmv"),
+        names,
+        "norm",
+        training_mode=1,
+        epsilon=1e-3,
+        momentum=momentum,
+    )
+    inputs = [
+        onnx.helper.make_tensor_value_info(name, element, shape if name == "x" else [sizes[1]])
+        for name in "xsbmv"
+    ]
+    results = [onnx.helper.make_tensor_value_info(name, element, None) for name in names]
+    model = onnx.helper.make_model(
+        onnx.helper.make_graph([node], "g", inputs, results),
+        opset_imports=[onnx.helper.make_opsetid("", opset)],
+        ir_version=8,
+    )
+    request = partita.Core().compile_model(model, "CPU").create_infer_request()
+    answer = request.infer(feeds)
+    found = [np.asarray(answer[place]) for place in range(outputs)]
+    attributes = float(np.float32(1e-3)), float(np.float32(momentum))
+    expected = trained(*feeds.values(), *attributes)
+    for ours, exact in zip(found, expected, strict=False):
+        assert ours.dtype == dtype
+        scale = max(1, np.abs(exact).max())
+        assert np.abs(ours - exact).max() <= TRAINED[dtype] * scale
+
+
 @pytest.mark.parametrize("wrong", ["scale", "B", "mean", "var"])
 @pytest.mark.parametrize("length", [1, 3, 6])
 def test_statistics_of_other_channels_are_refused(wrong, length):
