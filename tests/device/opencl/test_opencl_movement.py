@@ -289,3 +289,11 @@ def test_axes_that_are_not_there_are_refused(op_type, more, opset):
     model, feeds = single(op_type, inputs, opset=opset, constant=range(1, len(inputs)))
     with pytest.raises(PartitaError, match=rf"\({op_type}\)"):
         compiled(model)(feeds)
+
+
+@pytest.mark.parametrize("unit", [1, 8])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int8, np.int64])
+def test_rows_of_many_tensors_are_joined(dtype, unit):
+    widths = [3, 1, 0, 4, 2, 1, 5, 1, 2, 3, 1]
+    inputs = [integers(2, 3, n * unit, 2, seed=seed).astype(dtype) for seed, n in enumerate(widths)]
+    check_single("Concat", inputs, {"axis": 2})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -19,6 +20,9 @@ from partita_opencl.launches.emitter_kit import Kit, i32, i64, ints, longs, raw_
 
 _DIMS = 8
 _TILE, _TILE_STEP = 32, 8
+
+_JOINED = 8
+"""Tensors that one launch joins."""
 
 _MOST_BYTES = 16
 _RAW = {1: "uchar", 2: "ushort", 4: "uint", 8: "ulong", _MOST_BYTES: "uint4"}
@@ -312,12 +316,49 @@ def concat(k: Kit, node: Node, *inputs: Operand) -> Operand:
     shape = list(inputs[0].shape)
     shape[axis] = sum(x.shape[axis] for x in inputs)
     y = k.empty(shape, inputs[0].dtype)
+    if _joins_rows(shape, axis, inputs):
+        _join_rows(k, axis, inputs, y)
+        return y
     steps = strides_of(shape)
     start = 0
     for x in inputs:
         copy_box(k, Box(x, strides_of(x.shape)), Box(y, steps, start * steps[axis]), x.shape)
         start += x.shape[axis]
     return y
+
+
+def _joins_rows(shape: Sequence[int], axis: int, inputs: Sequence[Operand]) -> bool:
+    """Whether there are several rows, of numbers that are known and that kernels count."""
+    if holds_sizes([shape, *(x.shape for x in inputs)]) or 0 in shape:
+        return False
+    alike = len({x.dtype for x in inputs}) == 1
+    return alike and math.prod(shape[:axis]) > 1 and math.prod(shape[axis:]) < 1 << 31
+
+
+def _join_rows(k: Kit, axis: int, inputs: Sequence[Operand], y: Operand) -> None:
+    """Records copies to rows of one tensor, of several others by one launch."""
+    rows, pitch, itemsize = math.prod(y.shape[:axis]), math.prod(y.shape[axis:]), y.dtype.itemsize
+    parts = [(x, math.prod(x.shape[axis:])) for x in inputs if x.size]
+    together = math.gcd(_MOST_BYTES // itemsize, *(width for _, width in parts))
+    start = 0
+    for first in range(0, len(parts), _JOINED):
+        some = parts[first : first + _JOINED]
+        ends = list(itertools.accumulate(width // together for _, width in some))
+        empty = _JOINED - len(some)
+        k.launch(
+            "join.cl",
+            "join_rows",
+            k.tuning.grid(ends[-1], rows),
+            *(x for x, _ in some),
+            *[some[0][0]] * empty,
+            y,
+            ints(*ends, *[ends[-1]] * empty),
+            i64(rows),
+            i64(pitch // together),
+            i64(start),
+            T=_RAW[together * itemsize],
+        )
+        start += ends[-1]
 
 
 @operator("Split", types={0: MOVED, 1: INDICES}, values=(1,), outputs=None)
