@@ -40,7 +40,7 @@ def counted(monkeypatch, module, name):
     made = []
     real = getattr(module, name)
     monkeypatch.setattr(
-        module, name, lambda *args, **how: made.append(args[0]) or real(*args, **how)
+        module, name, lambda *args, **how: made.append(args or how) or real(*args, **how)
     )
     return made
 
