@@ -350,7 +350,7 @@ def test_units_are_tried_beside_families(monkeypatch):
         return answered(dict.fromkeys(units, ""))
 
     monkeypatch.setattr(device_model, "objections", no_objections)
-    monkeypatch.setattr(device_model, "refusals", lambda *_: answered({}))
+    monkeypatch.setattr(device_model, "expanded_refusals", lambda *_: answered({}))
     model, feeds = single("Relu", [floats(2, 3)])
     result = compiled(model, INFERENCE_PRECISION_HINT="f16")(feeds)[0]
     np.testing.assert_allclose(result, np.maximum(next(iter(feeds.values())), 0), atol=1e-3)
@@ -422,7 +422,7 @@ def test_families_that_sum_by_fma_have_forms():
     using = {file.stem for file in cl.glob("*.cl") if "fma(" in file.read_text()}
     assert using == {
         *("cache_attention", "conv_depthwise", "conv_transpose", "driver_trial", "lrn"),
-        *("normalize", "prelude"),
+        *("normalize", "prelude", "recurrent"),
         *("block_product", "block_run", "block_tiles", "tile_sums", "window_last"),
         *("mixture_rows", "mixture_tiles", "product_lanes", "product_tile", "product_vector"),
     }
