@@ -1,10 +1,11 @@
 // The steps of LSTM, GRU and RNN. A work-group walks through one sequence in one direction; its
-// items share the elements of the state. Products of the input with its weights, and the bias that
+// items share the elements of the state, and PARTS of them the terms of each element's sums. Products of the input with its weights, and the bias that
 // belongs to them, are made before, for all steps at once: x has rows of the gates of all
 // directions. Recurrent weights come as (directions, HIDDEN, gates), so that neighbours read
 // neighbours.
 //
 // Options: LSTM, GRU or RNN, HIDDEN  elements of a state, ITEMS, DIRECTIONS
+//   PARTS  if it is not 1, ITEMS / PARTS are at least HIDDEN
 //   LENGTHS, BIAS, PEEPHOLES, INITIAL_H, INITIAL_C  the inputs that are there
 //   BATCH_FIRST  sequences come before steps, INPUT_FORGET, RESET_AFTER  attributes of the operator
 //   GLOBAL_STATE  the state does not fit local memory
@@ -36,6 +37,18 @@
 
 #define ROW (GATES * HIDDEN)
 
+// EACH_ELEMENT: of the state, j, by all items whose part of its sums it is; MINE: whether the item
+// goes on with it when parts are added.
+#define COLUMNS (ITEMS / PARTS)
+#if PARTS > 1
+#define EACH_ELEMENT for (int j = lid % COLUMNS, once = 1; once; once = 0)
+#define MINE (lid < COLUMNS && j < HIDDEN)
+#else
+#define EACH_ELEMENT for (int j = lid; j < HIDDEN; j += ITEMS)
+#define MINE true
+#endif
+#define TERMS ((HIDDEN + PARTS - 1) / PARTS)
+
 // One of partita.lowering.gate_activations, by its number.
 float function_of(const float v, const int code, __global const float* parameters) {
   const float alpha = parameters[0], beta = parameters[1];
@@ -56,13 +69,32 @@ float function_of(const float v, const int code, __global const float* parameter
 
 // Adds products of a state with columns of the recurrent weights to sums, one per gate.
 void add_products(
-    float* sums, STATE const float* state, __global const M* weights, const int from, const int to
+    float* sums, STATE const float* state, __global const M* weights, const int from, const int to,
+    const int part
 ) {
-  for (int i = 0; i < HIDDEN; i++) {
+  for (int i = part * TERMS; i < min(HIDDEN, (part + 1) * TERMS); i++) {
     const float v = state[i];
-    for (int g = from; g < to; g++) sums[g] = fma(v, GET(weights, (long)i * ROW + g * HIDDEN), sums[g]);
+    for (int g = from; g < to; g++)
+      sums[g] = fma(v, GET(weights, (long)i * ROW + g * HIDDEN), sums[g]);
   }
 }
+
+#if PARTS > 1
+// Brings the sums of all parts to the items of the first.
+void join_parts(float* sums, __local float* parts, const int lid, const int from, const int to) {
+  if (lid >= COLUMNS)
+    for (int g = from; g < to; g++) parts[g * ITEMS + lid] = sums[g];
+  barrier(CLK_LOCAL_MEM_FENCE);
+  if (lid >= COLUMNS) return;
+  for (int g = from; g < to; g++)
+    for (int part = 1; part < PARTS; part++) sums[g] += parts[g * ITEMS + part * COLUMNS + lid];
+}
+#define SUM(state, from, to) { \
+    if (j < HIDDEN) add_products(sums, state, weights + j, from, to, lid / COLUMNS); \
+    join_parts(sums, parts, lid, from, to); }
+#else
+#define SUM(state, from, to) add_products(sums, state, weights + j, from, to, 0);
+#endif
 
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1)))
 void recurrent(
@@ -81,6 +113,9 @@ void recurrent(
   __global float* room = states + group * 3 * HIDDEN;
 #else
   __local float room[3 * HIDDEN];
+#endif
+#if PARTS > 1
+  __local float parts[GATES * ITEMS];
 #endif
   STATE float* h = room;
   STATE float* next = room + HIDDEN;
@@ -118,20 +153,21 @@ void recurrent(
     const long out = ((time * DIRECTIONS + direction) * batch + element) * HIDDEN;
 #endif
     const long gates = (row * DIRECTIONS + direction) * ROW;
-    for (int j = lid; j < HIDDEN; j += ITEMS) {
+    EACH_ELEMENT {
       float own[GATES], sums[GATES];
       for (int g = 0; g < GATES; g++) {
-        own[g] = GET(x, gates + g * HIDDEN + j);
+        own[g] = MINE ? GET(x, gates + g * HIDDEN + j) : 0.0f;
         sums[g] = 0.0f;
 #ifdef BIAS
-        sums[g] = GET(bias, direction * 2 * ROW + ROW + g * HIDDEN + j);
+        if (MINE) sums[g] = GET(bias, direction * 2 * ROW + ROW + g * HIDDEN + j);
 #endif
       }
 #if defined(GRU) && !defined(RESET_AFTER)
-      add_products(sums, h, weights + j, 0, 2);
+      SUM(h, 0, 2)
 #else
-      add_products(sums, h, weights + j, 0, GATES);
+      SUM(h, 0, GATES)
 #endif
+      if (!MINE) continue;
 #define CLIPPED(v) (clip > 0.0f ? within(v, -clip, clip) : (v))
 #define FUNCTION(n, v) function_of(v, codes[n], parameters + 2 * (n))
 #if defined(LSTM)
@@ -175,13 +211,14 @@ void recurrent(
     }
     SYNC();
 #if defined(GRU) && !defined(RESET_AFTER)
-    for (int j = lid; j < HIDDEN; j += ITEMS) {
+    EACH_ELEMENT {
       float sums[GATES];
       sums[2] = 0.0f;
 #ifdef BIAS
-      sums[2] = GET(bias, direction * 2 * ROW + ROW + 2 * HIDDEN + j);
+      if (MINE) sums[2] = GET(bias, direction * 2 * ROW + ROW + 2 * HIDDEN + j);
 #endif
-      add_products(sums, c, weights + j, 2, 3);
+      SUM(c, 2, 3)
+      if (!MINE) continue;
       const float fresh = FUNCTION(1, CLIPPED(GET(x, gates + 2 * HIDDEN + j) + sums[2]));
       h[j] = (1.0f - next[j]) * fresh + next[j] * h[j];
       PUT(y, out + j, h[j]);

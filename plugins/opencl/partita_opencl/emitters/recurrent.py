@@ -15,10 +15,19 @@ from partita_opencl.emitters.gemm.matmul import multiplied_matrices
 from partita_opencl.emitters.movement import copy_box, transpose
 from partita_opencl.emitters.operator_table import FLOATS, DTypes, operator
 from partita_opencl.launches.emitter_kit import Kit, f32, i64, ints
+from partita_opencl.launches.work_sizes import Tuning
 
 _LENGTHS: DTypes = frozenset({np.dtype(np.int32)})
 # They do not fold: ONNX's reference knows neither all activations nor lengths, clip or peepholes.
 _TYPES: dict[int, DTypes] = dict.fromkeys(range(8), FLOATS) | {4: _LENGTHS}
+
+_MOST_ITEMS = 1024
+"""Of a group."""
+
+_MOST_PARTS = 8
+"""Items that share the terms of a sum: with more, fewer terms cost no less than adding parts."""
+
+_MOST_GATES = 4
 
 
 class Inputs(NamedTuple):
@@ -104,7 +113,7 @@ def _recurrent(
         "GLOBAL_STATE": not fits,
         **{name.upper(): value is not None for name, value in given._asdict().items()},
     }
-    items = min(k.tuning.row_items, 1 << (hidden - 1).bit_length())
+    items, parts = _items(k.tuning, hidden)
     ways = backwards(node)
     k.launch(
         "recurrent.cl",
@@ -129,10 +138,27 @@ def _recurrent(
         f32(node.attrs.get("clip") or 0.0),
         HIDDEN=hidden,
         ITEMS=items,
+        PARTS=parts,
         DIRECTIONS=directions,
         **{name: None for name, on in flags.items() if on},
     )
     return y, final_h, final_c
+
+
+def _items(tuning: Tuning, hidden: int) -> tuple[int, int]:
+    """Items of a group, and how many share the terms of one element's sums.
+
+    Where many items compute side by side, a step takes as long as the sums of one.
+    """
+    columns = 1 << (hidden - 1).bit_length()
+    if not tuning.local_tiles:
+        return min(tuning.row_items, columns), 1
+    most = min(_MOST_ITEMS, tuning.limits.group_items, tuning.limits.item_sizes[0])
+    parts = min(_MOST_PARTS, most // columns)
+    if parts < 2 or 4 * (_MOST_GATES * columns * parts + 3 * hidden) > tuning.limits.local_bytes:
+        return min(tuning.row_items, columns), 1
+    parts = 1 << (parts.bit_length() - 1)
+    return columns * parts, parts
 
 
 def _input_products(k: Kit, node: Node, x: Operand, w: Operand, bias: Operand | None) -> Operand:
