@@ -74,7 +74,9 @@ def emit_transpose(b: Builder, x: Operand, perm: Sequence[int]) -> Operand | Non
     if list(perm[lead:]) != [*range(middle, len(perm)), *range(lead, middle)]:
         return None
     rows, columns = math.prod(x.shape[lead:middle]), math.prod(x.shape[middle:])
-    if rows < SIDE or columns < SIDE or not x.size:  # which is the smaller one decides nothing
+    # Which is the smaller one decides nothing, and one that varies is asked for only if it decides.
+    known_first = sorted((rows, columns), key=lambda size: type(size) is not int)
+    if any(size < SIDE for size in known_first) or not x.size:
         return None
     y = b.empty([x.shape[axis] for axis in perm], x.dtype)
     kernel = addresses(policy.level)[f"transpose_{8 * x.dtype.itemsize}"]
