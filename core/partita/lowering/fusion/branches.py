@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from partita.lowering.fusion.norm import affine_rows
 from partita.lowering.fusion.rewriting import (
     Rewriter,
     fusion_pass,
@@ -184,15 +185,11 @@ def _window_of(node: Node, kernel: tuple[int, ...]) -> _Window | None:
 
 def _of_normalization(node: Node) -> _Form | None:
     """A batch normalization by constants: a factor and a summand per channel."""
-    x, parts = node.inputs[0], [_float64(value) for value in node.inputs[1:5]]
-    if x is None or any(node.outputs[1:]) or node.attrs.get("training_mode") or node.version < 9:
+    x, rows = node.inputs[0], affine_rows(node)
+    if x is None or any(node.outputs[1:]) or rows is None or node.version < 9:
         return None
-    rows = [part for part in parts if part is not None and part.ndim == 1]
-    if len(rows) != 4 or len({row.size for row in rows}) != 1:
-        return None
-    scale, shift, mean, variance = rows
-    factor = scale / np.sqrt(variance + node.number("epsilon", 1e-5))
-    return _Form(x, factor.size, {node: _Term(factor)}, shift - mean * factor, (node,))
+    factor, summand = rows
+    return _Form(x, factor.size, {node: _Term(factor)}, summand, (node,))
 
 
 def _of_sum(node: Node, forms: dict[Value, _Form]) -> _Form | None:

@@ -13,6 +13,7 @@ import math
 import numpy as np
 
 from partita.lowering.fusion.activation import CLIP_DEFAULTS, Activation, ActivationCode
+from partita.lowering.fusion.norm import affine_rows
 from partita.lowering.fusion.rewriting import (
     Rewriter,
     fusion_pass,
@@ -130,17 +131,14 @@ class _Epilogue:
         return True
 
     def _take_batch_normalization(self, node: Node) -> bool:
-        parts = [value.const for value in node.inputs[1:5] if value is not None]
-        if len(parts) != 4 or node.attrs.get("training_mode") or not node.attrs.get("spatial", 1):
+        if not node.attrs.get("spatial", 1):
             return False
         if node.version < 7 and not node.attrs.get("is_test", 0):
             return False
-        arrays = [part.astype(np.float64) for part in parts if part is not None]
-        if len(arrays) != 4 or any(array.shape != (self._channels(),) for array in arrays):
+        rows = affine_rows(node)
+        if rows is None or rows[0].size != self._channels():
             return False
-        scale, shift, mean, variance = arrays
-        factor = scale / np.sqrt(variance + node.number("epsilon", 1e-5))
-        return self._scale_and_shift(factor, shift - mean * factor)
+        return self._scale_and_shift(*rows)
 
     def _take_constant(self, kind: str, first: bool, const: Array, value: Value) -> bool:
         """Adds or multiplies a constant per channel into weights and bias."""

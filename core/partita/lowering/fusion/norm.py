@@ -17,6 +17,7 @@ from partita.lowering.fusion.rewriting import (
     scalar_input,
 )
 from partita.lowering.graph import Node, Value
+from partita.lowering.program import Array
 
 
 @fusion_pass(50)
@@ -47,6 +48,26 @@ def fuse_batch_normalization(rewriter: Rewriter) -> None:
     for node in rewriter.nodes():
         if node.kind == "BatchNormalization" and not any(node.outputs[1:]):
             _take_affine(rewriter, node)
+
+
+def affine_rows(node: Node) -> tuple[Array, Array] | None:
+    """What a BatchNormalization multiplies each channel by, and then adds: one float64 for each.
+
+    ``None`` unless its statistics, factors and summands are constants.
+    """
+    arrays = [
+        value.const.astype(np.float64)
+        for value in node.inputs[1:5]
+        if value is not None and value.const is not None
+        if is_float(value.const) and value.const.ndim == 1
+    ]
+    if len(arrays) != 4 or node.attrs.get("training_mode"):
+        return None
+    if len({array.size for array in arrays}) != 1:
+        return None
+    scale, shift, mean, variance = arrays
+    factor = scale / np.sqrt(variance + node.number("epsilon", 1e-5))
+    return factor, shift - mean * factor
 
 
 def _take_affine(rewriter: Rewriter, node: Node) -> None:

@@ -15,6 +15,7 @@ from partita import Port
 from partita.errors import CompileError
 from partita.lowering import Array, Graph, Node, Specializer, Value
 from partita.lowering.fusion.epilogue import activation_of
+from partita.lowering.fusion.norm import affine_rows
 from partita.lowering.geometry.windows import resolve_transposed
 from partita.lowering.nhwc.conversion import BYTES, DOMAIN, SINGLE, Shapes
 from partita.lowering.nhwc.movement import MovedChannelsLast
@@ -293,18 +294,13 @@ class _Walk(MovedChannelsLast):
         return True
 
     def _batch_normalization(self, node: Node) -> bool:
-        x = node.inputs[0]
-        parts = [value.const for value in node.inputs[1:5] if value is not None]
-        if x is None or not self.is_last(x) or any(node.outputs[1:]) or len(parts) != 4:
+        x, rows = node.inputs[0], affine_rows(node)
+        if x is None or not self.is_last(x) or any(node.outputs[1:]):
             return False
-        arrays = [part.astype(np.float64) for part in parts if part is not None]
-        if len(arrays) != 4 or node.attrs.get("training_mode") or node.version < 9:
+        if rows is None or node.version < 9:
             return False
-        scale, offset, mean, variance = arrays
-        factor = scale / np.sqrt(variance + node.number("epsilon", 1e-5))
-        numbers = [factor, offset - mean * factor]
         inputs: list[Value | None] = [self.bring(x, node)]
-        inputs += [Value.constant(row.astype(np.float32)) for row in numbers]
+        inputs += [Value.constant(row.astype(np.float32)) for row in rows]
         self._with_activation(node, inputs, "ScaleShift", {})
         return True
 

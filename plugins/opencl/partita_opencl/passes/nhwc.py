@@ -13,6 +13,7 @@ import numpy as np
 
 from partita.errors import CompileError
 from partita.lowering import Graph, Node, Value
+from partita.lowering.fusion.norm import affine_rows
 from partita.lowering.geometry.windows import Window, resolve_transposed
 from partita.lowering.nhwc.conversion import DOMAIN, Shapes
 from partita.lowering.nhwc.movement import MovedChannelsLast
@@ -159,23 +160,16 @@ class _Walk(MovedChannelsLast):
 
     def _batch_normalization(self, node: Node) -> bool:
         """By constant statistics: a product and a sum for each channel."""
-        x, result = node.inputs[0], node.result
-        parts = [value.const for value in node.inputs[1:5] if value is not None]
-        arrays = [part.astype(np.float64) for part in parts if part is not None]
+        x, result, rows = node.inputs[0], node.result, affine_rows(node)
         if x is None or result is None or not self.is_last(x) or any(node.outputs[1:]):
             return False
-        if len(arrays) != 4 or node.attrs.get("training_mode") or node.version < 9:
+        if rows is None or node.version < 9:
             return False
-        scale, offset, mean, variance = arrays
-        factor = scale / np.sqrt(variance + node.number("epsilon", 1e-5))
-        more = [(0, filled(factor.size) - factor.size)]
-        rows = [
-            Value.constant(np.pad(row, more).astype(np.float32))
-            for row in (factor, offset - mean * factor)
-        ]
+        more = [(0, filled(rows[0].size) - rows[0].size)]
+        factor, summand = (Value.constant(np.pad(row, more).astype(np.float32)) for row in rows)
         product = Value(f"{result.name}:scaled", HALF)
-        self.put(node.step("Mul", [self.bring(x, node), rows[0]], product))
-        self.append(node, [product, rows[1]], result, "Add", "", {}, node.origins)
+        self.put(node.step("Mul", [self.bring(x, node), factor], product))
+        self.append(node, [product, summand], result, "Add", "", {}, node.origins)
         return True
 
     def _groups(self, node: Node) -> bool:
