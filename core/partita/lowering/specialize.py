@@ -251,7 +251,7 @@ class Specializer:
     def _refined(self, specs: Sequence[Spec], values: Mapping[int, Array]) -> Program:
         """The program; if knowing the shapes lets the graph be rewritten, that of the new one."""
         refine = self.target.refine
-        declared = None if refine is None or self._asks_for_shapes() else self._declared(specs)
+        declared = None if refine is None else self._declared(specs)
         if refine is not None and declared is not None:
             try:
                 with _producers_kept(self.graph.nodes):
@@ -281,10 +281,6 @@ class Specializer:
             refine(graph, first.shapes())
             changed = graph.nodes != first.walked
             return Walk(self, graph, specs, values).run() if changed else first.finish()
-
-    def _asks_for_shapes(self) -> bool:
-        """Whether the graph computes with shapes: what it makes of them is found by a sketch."""
-        return any(node.kind in ("Shape", "Size") for node in self.graph.nodes)
 
     def _sketched(
         self,
@@ -358,13 +354,14 @@ class Specializer:
     def _declared(self, specs: Sequence[Spec]) -> dict[Value, tuple[int, ...]] | None:
         """The shapes that the graph's values have by its own account, if it tells all of them.
 
-        They save the walk that finds them out; the walk that makes the program checks them.
+        They save the walk that finds them out; the walk that makes the program checks them. Where
+        the graph computes with shapes, a sketch finds what it makes of them, too.
         """
         if any(v.shape != shape for v, (shape, _) in zip(self.graph.inputs, specs, strict=True)):
             return None
-        if self.known or any(node.kind == "If" for node in self.graph.nodes):
-            return None
         nodes = self.graph.nodes
+        if self.known or any(node.kind in ("If", "Shape", "Size") for node in nodes):
+            return None
         values = (value for node in nodes for value in (*node.inputs, *node.outputs))
         shapes: dict[Value, tuple[int, ...]] = {}
         for value in [*self.graph.inputs, *values]:

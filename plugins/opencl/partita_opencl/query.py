@@ -47,9 +47,11 @@ def expanded_refusals(graph: Graph, trials: DeviceTrials | None = None) -> dict[
 
     Those with kernels that refuse a shape or a type are not: definitions are no righter there.
     """
-    if refusals(graph):
-        own = {node for node in graph.all_nodes() if _entry_of(node) is not None}
-        expand_functions(graph, lambda node: node in own or takes(node))
+    reasons = refusals(graph, trials)
+    if not reasons:
+        return reasons
+    own = {node for node in graph.all_nodes() if _entry_of(node) is not None}
+    expand_functions(graph, lambda node: node in own or takes(node))
     return refusals(graph, trials)
 
 

@@ -65,7 +65,7 @@ class MovedChannelsLast(ChannelsLast):
     def _split(self, node: Node) -> bool:
         """Pieces of the channels, each as a slice of its own."""
         x = node.inputs[0]
-        if x is None or not self.is_last(x) or node.attrs.get("axis", 0) % 4 != 1:
+        if x is None or not self.is_last(x) or node.attrs.get("axis", 0) % 4 != 1 or self.unit > 1:
             return False
         pieces: list[tuple[Value, int]] = []
         for value in node.outputs:
@@ -73,8 +73,6 @@ class MovedChannelsLast(ChannelsLast):
             if value is None or shape is None or type(shape[1]) is not int:
                 return False
             pieces.append((value, shape[1]))
-        if self.unit > 1:
-            return False
         start, image = 0, self.bring(x, node)
         for output, count in pieces:
             end = start + count
