@@ -15,9 +15,7 @@ from partita.errors import CompileError, OperandError
 from partita.lowering import Array, Node, Operand
 from partita.lowering.nhwc.conversion import DOMAIN
 from partita_opencl.emitters.convolution import LARGEST_IMAGE, check_size
-from partita_opencl.emitters.gemm.matrix_units import (
-    stream_product,
-)
+from partita_opencl.emitters.gemm.matrix_units import stream_product
 from partita_opencl.emitters.gemm.products import Epilogue, activation_of
 from partita_opencl.emitters.gemm.stream import (
     Stream,

@@ -16,9 +16,7 @@ import numpy as np
 
 from partita.lowering import NO_ACTIVATION, Operand, Step
 from partita_opencl.drivers.program_cache import ProgramKey
-from partita_opencl.emitters.gemm.stream import (
-    Streamed,
-)
+from partita_opencl.emitters.gemm.stream import Streamed
 from partita_opencl.launches.emitter_kit import f32, i32
 from partita_opencl.launches.steps import STALL, ConcatenatedConstants, Counters, Launch
 from partita_opencl.launches.work_sizes import Tuning

@@ -24,9 +24,7 @@ from partita_cpu.kernels.elementwise.cast import emit_cast
 from partita_cpu.kernels.int8.byte_tiles import Kind
 from partita_cpu.kernels.int8.convolution_windows import emit_byte_convolution
 from partita_cpu.kernels.int8.product import ByteOperands, Result, emit_byte_product
-from partita_cpu.kernels.int8.quantization import (
-    emit_dynamic_quantize,
-)
+from partita_cpu.kernels.int8.quantization import emit_dynamic_quantize
 from partita_cpu.kernels.linalg.matmul import product
 from partita_cpu.kernels.movement.rearrange import expanded
 from partita_cpu.kernels.operator_table import F32, DTypes, kernel

@@ -13,9 +13,7 @@ import numpy as np
 
 from partita.lowering import Activation, Array, Operand
 from partita.system.array_conversion import converted
-from partita_opencl.emitters.gemm.matrix_units import (
-    stream_product,
-)
+from partita_opencl.emitters.gemm.matrix_units import stream_product
 from partita_opencl.emitters.gemm.stream import (
     MOST_ROWS,
     Stream,

@@ -23,9 +23,7 @@ from partita_opencl.emitters.gemm.joined_weights import (
     stream_of,
     weights_of,
 )
-from partita_opencl.emitters.gemm.matrix_units import (
-    stream_product,
-)
+from partita_opencl.emitters.gemm.matrix_units import stream_product
 from partita_opencl.emitters.gemm.products import Epilogue, Product, activation_of, multiply
 from partita_opencl.emitters.gemm.stream import (
     MOST_ROWS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from partita.contract.query import Reason, ReasonCode
 from partita.errors import CompileError, OperandError
@@ -12,7 +12,7 @@ from partita.lowering import Node, Operand
 from partita.lowering.shapes.symbolic_size import evaluated, settled
 from partita_opencl.emitters.operator_table import operator
 from partita_opencl.launches.emitter_kit import Kit, f32, i32, ints
-from partita_opencl.passes.attention_places import PLACES
+from partita_opencl.passes.attention_places import PLACES, Place
 from partita_opencl.passes.nhwc import UNIT
 
 MOST_ELEMENTS = 128
@@ -50,13 +50,13 @@ def attention(
     With attribute ``heads``, all three inputs are one tensor (batch, row, 3 * heads * elements);
     with :data:`PLACES`, each lies within an input.
     """
-    parts = _parts(k, node, (q, key, value))
-    batch, rows, heads, elements = parts[0].shape
-    keys = parts[1].shape[1]
-    if parts[1].shape != parts[2].shape or parts[1].shape != (batch, keys, heads, elements):
+    places = _places(node, q, key, value)
+    batch, rows, heads, elements = places[0].shape
+    keys = places[1].shape[1]
+    if places[1].shape != places[2].shape or places[1].shape != (batch, keys, heads, elements):
         raise OperandError(
             f"Operation '{node.name}' ({node.model_kind}) cannot attend by shapes "
-            f"{', '.join(str(list(part.shape)) for part in parts)} of (batch, row, head, element)."
+            f"{', '.join(str(list(x.shape)) for x in places)} of (batch, row, head, element)."
         )
     if elements % UNIT or elements > MOST_ELEMENTS:
         raise CompileError(
@@ -64,7 +64,7 @@ def attention(
             f"multiples of {UNIT} up to {MOST_ELEMENTS} are possible."
         )
     first = _heads_first(node)[3]
-    out = k.empty((batch, heads, rows, elements) if first else parts[0].shape, q.dtype)
+    out = k.empty((batch, heads, rows, elements) if first else places[0].shape, q.dtype)
     if not out.size:
         return out
     warps = settled(evaluated(_warps, rows))
@@ -80,15 +80,16 @@ def attention(
         "attention.cl",
         "attention",
         sizes if on_units else ((batch * heads * rows,), (1,)),
-        *(part.tensor for part in parts),
+        q,
+        key,
+        value,
         mask or q,
         out,
         i32(heads),
         i32(rows),
         i32(keys),
         i32(elements),
-        *(part.steps for part in parts),
-        _whole(out, first).steps,
+        *(ints(*place.steps) for place in (*places, _whole(out, first))),
         _mask_steps(node, mask, (batch, heads, rows, keys)),
         f32(node.attrs["scale"]),
         HD=filled,
@@ -104,36 +105,21 @@ def _warps(rows: int) -> int:
     return min(_MOST_WARPS, 1 << (math.ceil(rows / _ROWS) - 1).bit_length())
 
 
-class _Part(NamedTuple):
-    """Queries, keys, values or results.
-
-    Attributes:
-        tensor: Holds them.
-        shape: Sizes (batch, row, head, element).
-        steps: Elements of the tensor between batches, heads and rows, and before the first.
-    """
-
-    tensor: Operand
-    shape: tuple[int, ...]
-    steps: Any
-
-
-def _parts(k: Kit, node: Node, tensors: tuple[Operand, Operand, Operand]) -> list[_Part]:
-    """Queries, keys and values."""
+def _places(node: Node, *tensors: Operand) -> Sequence[Place]:
+    """Where queries, keys and values lie in their tensors."""
     if PLACES in node.attrs:
-        return [
-            _Part(tensor, place.shape, ints(*place.steps))
-            for tensor, place in zip(tensors, node.attrs[PLACES], strict=True)
-        ]
+        found: Sequence[Place] = node.attrs[PLACES]
+        return found
     heads = int(node.attrs.get("heads", 0))
     if not heads:
         return [_whole(x, first) for x, first in zip(tensors, _heads_first(node), strict=False)]
     batch, rows, width = tensors[0].shape
     elements = width // 3 // heads
-    steps = (rows * width, elements, width)
-    shape = (batch, rows, heads, elements)
-    starts = (place * heads * elements for place in range(3))
-    return [_Part(tensors[0], shape, ints(*steps, start)) for start in starts]
+    starts = (part * heads * elements for part in range(3))
+    return [
+        Place((batch, rows, heads, elements), (rows * width, elements, width, start))
+        for start in starts
+    ]
 
 
 def _heads_first(node: Node) -> Sequence[bool]:
@@ -142,13 +128,13 @@ def _heads_first(node: Node) -> Sequence[bool]:
     return found
 
 
-def _whole(x: Operand, heads_first: bool) -> _Part:
+def _whole(x: Operand, heads_first: bool) -> Place:
     """All of a tensor."""
     batch, rows, heads, elements = x.shape
     if heads_first:
         rows, heads = heads, rows
     row, head = (elements, rows * elements) if heads_first else (heads * elements, elements)
-    return _Part(x, (batch, rows, heads, elements), ints(rows * heads * elements, head, row, 0))
+    return Place((batch, rows, heads, elements), (rows * heads * elements, head, row, 0))
 
 
 def _mask_steps(node: Node, mask: Operand | None, whole: tuple[int, ...]) -> Any:
