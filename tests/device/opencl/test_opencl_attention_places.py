@@ -95,6 +95,17 @@ def test_heads_stay_before_rows_where_nobody_turns_them():
     assert not COPIES & set(kernels)
 
 
+def test_products_whose_rows_are_heads_stay_three():
+    heads, rows, size = 3, 4, 16
+    spell = Spelling()
+    split = spell.const(int64s(2, heads, rows, size))
+    weights = [spell.const(floats(32, rows * size, seed=n)) for n in range(3)]
+    q, k, v = (spell.add("Reshape", spell.add("MatMul", "x", w), split) for w in weights)
+    feeds = {"x": floats(2, heads, 32) / 2}
+    kernels = check(spell.model(feeds, spell.attend(q, k, v, size)), feeds)
+    assert kernels.count("attention") == 1
+
+
 def test_parts_that_begin_within_a_unit_are_copied():
     spell = Spelling()
     product = spell.add("MatMul", "x", spell.const(floats(16, 52, seed=1)))

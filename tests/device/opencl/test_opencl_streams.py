@@ -18,6 +18,7 @@ from partita_opencl.device.device import find_device
 from partita_opencl.drivers.hopper_ptx import HIDDEN, multiplier, unhidden
 from partita_opencl.emitters import nhwc_images
 from partita_opencl.launches.work_sizes import Tuning
+from partita_opencl.passes.stream_fusion import Merger
 from partita_opencl.runtime import device_model as compiled_module
 from partita_opencl.trials import matrix_unit_checks
 from partita_opencl.trials.matrix_unit_checks import Units
@@ -252,15 +253,18 @@ def test_a_normalization_that_others_read_and_products_that_differ_stay_right():
     assert "attention" in kernels
 
 
-def test_shapes_that_change_share_what_was_merged():
+def test_shapes_that_change_share_what_was_merged(monkeypatch):
     nodes, feeds, constants = layer()
     request = request_of(build(nodes, feeds, ["y"], constants, dynamic=True))
-    for tokens in (5, 21, 5):
+    merges, merge = [], Merger.run
+    monkeypatch.setattr(Merger, "run", lambda *args: merges.append(args) or merge(*args))
+    for tokens in (5, 21, 9, 5, 13, 37):
         model = build(nodes, {"x": floats(1, tokens, 64)}, ["y"], constants)
         given = {"x": floats(1, tokens, 64, seed=tokens)}
         wanted = expected(model, given)[0]
         found = np.array(request.infer(given)[0])
         assert np.linalg.norm(found - wanted) <= 2e-3 * np.linalg.norm(wanted)
+    assert len(merges) == 2  # for the first shapes, and for all that differ from them in a size
 
 
 @pytest.mark.parametrize(("width", "tokens"), [(64, 37), (192, 9), (72, 21)])

@@ -152,12 +152,14 @@ class ShapeClass:
 
 
 def _put(thing: Any, numbers: Sequence[Any]) -> Any:
-    """An attribute with numbers in the places of sizes: a number or a sequence of them."""
+    """An attribute with numbers in the places of sizes: a number, or a sequence or named tuple."""
     if type(thing) is Size:
         return numbers[thing.place]
-    if type(thing) in (tuple, list):
-        return type(thing)(_put(one, numbers) for one in thing)
-    return thing
+    if not isinstance(thing, (tuple, list)):
+        return thing
+    filled = [_put(one, numbers) for one in thing]
+    is_record = hasattr(thing, "_fields")
+    return type(thing)(*filled) if is_record else type(thing)(filled)
 
 
 def _filled(sizes: Sequence[Any], numbers: Sequence[Any]) -> list[Any]:
@@ -170,7 +172,7 @@ def learn(
     """The class of these shapes; ``None`` if the graph has operators whose results are not told.
 
     What rewriting keeps of sizes must be shapes of values, constants of int64, or attributes that
-    are numbers or sequences of them.
+    are numbers, or sequences or named tuples of them.
 
     Args:
         owner: Whose graph it is.
@@ -246,7 +248,7 @@ def with_known_numbers(nodes: Sequence[Node], folded: Mapping[Value, Operand]) -
 
 def _can_be_put(thing: Any) -> bool:
     """Whether all sizes in an attribute are where :meth:`ShapeClass.graph` looks for them."""
-    if type(thing) in (tuple, list):
+    if isinstance(thing, (tuple, list)):
         return all(map(_can_be_put, thing))
     if isinstance(thing, Node):
         return not holds_sizes(thing.attrs)

@@ -20,6 +20,8 @@ PLACES = "places"
 class Place(NamedTuple):
     """Where queries, keys or values lie within a tensor.
 
+    Where sizes of a model vary, those of batches and rows, and steps made of them, are symbolic.
+
     Attributes:
         shape: Sizes (batch, row, head, element).
         steps: Elements of the tensor between batches, heads and rows, and before the first.
@@ -39,7 +41,7 @@ def attend_in_place(graph: Graph, shapes: Shapes) -> None:
     makers = {v: node for node in graph.nodes for v in node.outputs if v is not None}
     passed: set[Node] = set()
     for index, node in enumerate(graph.nodes):
-        if node.kind != "partita::Attention" or "heads" in node.attrs:
+        if node.kind != "partita::Attention" or PLACES in node.attrs:
             continue
         found = [_found(x, makers, shapes) for x in node.inputs[:3] if x is not None]
         if len(found) != 3 or not any(nodes for _, nodes in found):

@@ -14,6 +14,7 @@ import numpy as np
 from partita.lowering import Activation, Graph, Node, Value
 from partita.lowering.fusion.rewriting import Rewriter, origins
 from partita.lowering.nhwc.conversion import Shapes
+from partita_opencl.passes.attention_places import PLACES, Place
 from partita_opencl.passes.half_precision import WIDE
 from partita_opencl.passes.nhwc import UNIT
 
@@ -50,7 +51,7 @@ class Merger:
         replaced: dict[Node, list[Node]] = {}
         gone: set[Node] = set()
         for node in graph.nodes:
-            if node.kind != "partita::Attention":
+            if node.kind != "partita::Attention" or any(node.attrs.get("heads_first", ())[:3]):
                 continue
             parts = [self._part(value, makers, uses, kept, shapes) for value in node.inputs[:3]]
             if any(part is None for part in parts):
@@ -66,7 +67,7 @@ class Merger:
             merged = self._product(products, shape[2] * shape[3])
             if merged is None:
                 continue
-            replaced[node] = [merged, self._attention(node, merged.outputs[0], shape[2])]
+            replaced[node] = [merged, self._attention(node, merged.outputs[0], shapes)]
             gone.update(n for pair in pairs for n in pair)
         graph.nodes = [
             new for node in graph.nodes if node not in gone for new in replaced.get(node, [node])
@@ -133,8 +134,15 @@ class Merger:
         return self._made[key][1]
 
     @staticmethod
-    def _attention(node: Node, heads: Value | None, count: int) -> Node:
-        return node.like([heads, heads, heads, node.input(3)], attrs={"heads": count})
+    def _attention(node: Node, rows: Value | None, shapes: Shapes) -> Node:
+        """Attention over rows that hold all heads of queries, then of keys, then of values."""
+        places = []
+        for part, value in enumerate(node.inputs[:3]):
+            batch, count, heads, size = shapes[value]  # type: ignore[index]  # a part has a shape
+            width = heads * size
+            steps = 3 * count * width, size, 3 * width, part * width
+            places.append(Place((batch, count, heads, size), steps))
+        return node.like([rows, rows, rows, node.input(3)], attrs={PLACES: places})
 
     # --------------------------------------------------------------- what stands round a product
 

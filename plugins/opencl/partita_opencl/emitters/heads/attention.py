@@ -29,7 +29,7 @@ _MOST_WARPS = 4
 
 
 def _check(node: Node) -> Reason | None:
-    if "heads" in node.attrs or PLACES in node.attrs:
+    if PLACES in node.attrs:
         return None  # made of a node that was taken
     q, v = node.inputs[0], node.inputs[2]
     for value in (q, v):
@@ -47,8 +47,7 @@ def attention(
 ) -> Operand:
     """``softmax(scale * q @ k.T + mask) @ v``; see ``partita.lowering.fusion.attention``.
 
-    With attribute ``heads``, all three inputs are one tensor (batch, row, 3 * heads * elements);
-    with :data:`PLACES`, each lies within an input.
+    With :data:`PLACES`, queries, keys and values lie within the inputs, which may be one tensor.
     """
     places = _places(node, q, key, value)
     batch, rows, heads, elements = places[0].shape
@@ -110,16 +109,7 @@ def _places(node: Node, *tensors: Operand) -> Sequence[Place]:
     if PLACES in node.attrs:
         found: Sequence[Place] = node.attrs[PLACES]
         return found
-    heads = int(node.attrs.get("heads", 0))
-    if not heads:
-        return [_whole(x, first) for x, first in zip(tensors, _heads_first(node), strict=False)]
-    batch, rows, width = tensors[0].shape
-    elements = width // 3 // heads
-    starts = (part * heads * elements for part in range(3))
-    return [
-        Place((batch, rows, heads, elements), (rows * width, elements, width, start))
-        for start in starts
-    ]
+    return [_whole(x, first) for x, first in zip(tensors, _heads_first(node), strict=False)]
 
 
 def _heads_first(node: Node) -> Sequence[bool]:
