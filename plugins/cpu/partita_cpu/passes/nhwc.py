@@ -22,6 +22,7 @@ from partita.lowering.nhwc.movement import MovedChannelsLast
 from partita.lowering.nhwc.ports import converted_ports, with_ports_last
 from partita.lowering.program import Spec
 from partita.tensors.layout import MemoryLayout
+from partita_cpu.kernels.int8.convolution_groups import fits_groups
 from partita_cpu.kernels.nhwc.int8_operators import fits_depthwise
 from partita_cpu.kernels.nhwc.placement import SLICES
 from partita_cpu.kernels.nhwc.transposed_blocks import touches
@@ -222,9 +223,12 @@ class _Walk(MovedChannelsLast):
         x, w = node.inputs[0], node.inputs[3]
         if not self.is_image(x) or x is None or w is None or w.const is None or w.const.ndim != 4:
             return False
-        groups = int(node.attrs.get("group", 1))
-        depthwise = 1 < groups == w.const.shape[0] == (self.shape(x) or (0, 0))[1]
-        if not w.const.size or (groups > 1 and not (depthwise and fits_depthwise(node))):
+        shape = self.shape(x)
+        if not w.const.size or shape is None:
+            return False
+        if int(node.attrs.get("group", 1)) > 1 and not (
+            fits_depthwise(node) or fits_groups(node, shape)
+        ):
             return False
         self.replace(node, [self.bring(x, node), *node.inputs[1:]], "QLinearConv", DOMAIN)
         return True

@@ -15,18 +15,23 @@ from sampling import examples
 import partita
 from partita.lowering.geometry.windows import Window
 from partita_cpu.gemm.precision_policy import PrecisionPolicy
-from partita_cpu.gemm.tile_kernels import Arithmetic, byte_kernels, byte_window_kernels
+from partita_cpu.gemm.tile_kernels import (
+    CONFIGURE,
+    Arithmetic,
+    byte_kernels,
+    byte_window_kernels,
+)
 from partita_cpu.jit.isa import available
 from partita_cpu.jit.llvm_kernel import addresses
 from partita_cpu.kernels.int8.byte_tiles import TILE, TOGETHER
+from partita_cpu.kernels.int8.convolution_groups import group_panels, merged_groups
 from partita_cpu.kernels.int8.convolution_lines import (
     THREAD_BYTES,
+    ChannelGroups,
     convolve_lines,
     line_table,
-    runs_first,
 )
 from partita_cpu.kernels.int8.convolution_windows import gather_windows
-from partita_cpu.kernels.linalg.register_tiles import byte_panels
 from partita_cpu.machine_model import MachineModel
 from partita_cpu.nhwc.window_int8 import largest_bytes, slide_bytes
 
@@ -173,6 +178,45 @@ def test_windows_that_move_on(level, dtype, channels, size, kernel, attrs):
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+@pytest.mark.parametrize(
+    ("channels", "outputs", "group", "kernel", "attrs"),
+    [
+        (32, 32, 8, 3, {}),  # four groups fill a vector
+        (48, 48, 3, 3, {"strides": [2, 2]}),
+        (12, 24, 12, 3, {}),  # each channel has two results
+        (40, 80, 2, 1, {}),
+        (6, 140, 2, 5, {"dilations": [2, 1], "pads": [4, 2, 4, 2]}),  # several panels of a group
+    ],
+)
+def test_convolutions_in_groups(level, dtype, channels, outputs, group, kernel, attrs):
+    net = Bytes(dtype, 2, channels, 11, 14)
+    a = net.conv("x", channels, channels, 1)
+    b = net.conv(a, channels, outputs, kernel, group=group, **attrs)
+    kinds = net.check(net.conv(b, outputs, 8))
+    moved = [name for name in kinds if name.startswith("permute")]
+    assert len(moved) == (0 if level == "portable" else 2)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+def test_groups_that_lines_do_not_serve(dtype):
+    net = Bytes(dtype, 1, 8, 11, 14)
+    a = net.conv("x", 8, 16, 3, group=2, dilations=[1, 2], pads=[1, 2, 1, 2])
+    net.check(a)
+    sequence = Bytes(dtype, 2, 8, 30)
+    sequence.check(sequence.conv("x", 8, 16, 3, group=4))
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+def test_shuffled_channels(level, dtype):
+    net = Bytes(dtype, 2, 24, 7, 9)
+    a = net.conv("x", 24, 24)
+    b = net.add("Reshape", a, net.const([2, 3, 8, 7, 9], np.int64))
+    c = net.add("Transpose", b, perm=[0, 2, 1, 3, 4])
+    d = net.add("Reshape", c, net.const([2, 24, 7, 9], np.int64))
+    net.check(net.conv(d, 24, 24, 3, group=24))
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
 def test_a_matrix_of_bytes_and_a_bias(level, dtype):
     net = Bytes(dtype, 7, 50)
     weights = net.weight(33, 50)
@@ -255,18 +299,22 @@ def taps_of(x, columns, blank):
 @examples(30)
 @given(data=st.data())
 def test_lines_stay_within_their_memory(level, dtype, data):
-    columns = windows(data, side_by_side=level.tiles)
-    outputs = data.draw(st.sampled_from([1, 64, 70, 130]))
+    number = data.draw(st.sampled_from([1, 1, 2, 6]))
+    on_tiles = level.tiles and number == 1
+    columns = windows(data, side_by_side=on_tiles)
+    of_group = data.draw(st.sampled_from([1, 64, 70, 130] if number == 1 else [1, 5, 16, 70]))
     size, kernel, stride, dilation, begin, end, out = columns
-    channels = 64 if level.tiles else data.draw(st.integers(1, 12))
+    each = 64 if on_tiles else data.draw(st.integers(1, 12))
+    channels, outputs = number * each, number * of_group
     assume(1 in (kernel[1], dilation[1]))
     rng, info = np.random.default_rng(data.draw(st.integers(0, 99))), np.iinfo(dtype)
     x = rng.integers(info.min, info.max + 1, (2, *size, channels)).astype(dtype)
-    w = rng.integers(-128, 128, (outputs, channels, *kernel)).astype(np.int8)
+    w = rng.integers(-128, 128, (outputs, each, *kernel)).astype(np.int8)
     scale, blank, level_of_zero = 0.001, int(rng.integers(info.min, info.max + 1)), 3
     factors = rng.random(outputs).astype(np.float32)
     bias = rng.integers(-99, 99, outputs).astype(np.int32)
-    panels = runs_first(w)
+    merged = merged_groups(number, of_group, each, kernel[1])
+    groups = ChannelGroups(number // merged, merged * each, merged * of_group)
     threads = data.draw(st.integers(1, 3))
     parts = (
         (1, *size),
@@ -281,20 +329,23 @@ def test_lines_stay_within_their_memory(level, dtype, data):
         MachineModel(level, caches=CACHES["smallest"]), Arithmetic.F32, threads
     )
     shift = 0 if dtype == np.uint8 else 128
-    table = line_table(Window(*parts, 2), x.shape, outputs, shift, np.dtype(np.uint8), policy, 2)
+    table = line_table(Window(*parts, 2), x.shape, groups, shift, np.dtype(np.uint8), policy, 2)
     guarded = Guarded()
     y = guarded.array(np.zeros((2, *out, outputs), np.uint8))
     memory = np.zeros(threads * int(table[THREAD_BYTES]), np.uint8)
-    arrays = x, np.array([blank], dtype), byte_panels(panels, panels.shape[0])
+    arrays = x, np.array([blank], dtype), group_panels(w, number, groups)
     arrays += w.sum((1, 2, 3), dtype=np.int32), np.array([scale], np.float32), factors, bias
     arrays += np.array([level_of_zero], np.uint8), y
     given_arrays = [guarded.array(a).reshape(-1) for a in arrays[:-1]] + [y.reshape(-1)]
     rest = np.full(threads * TOGETHER * TILE, -1, np.int32), memory
     for tid in range(threads):
-        kernels = byte_kernels(level, 64)
+        kernels = byte_kernels(level, 64).copy()
+        kernels[CONFIGURE] *= on_tiles
         convolve_lines(*given_arrays, *map(guarded.array, rest), kernels, table, tid, threads)
     taps = taps_of(x, columns, blank) - blank
-    sums = np.einsum("tnhwc,oct->nhwo", taps, w.astype(np.int64).reshape(outputs, channels, -1))
+    taps = taps.reshape(*taps.shape[:-1], number, each)
+    weights = w.astype(np.int64).reshape(number, of_group, each, -1)
+    sums = np.einsum("tnhwgc,goct->nhwgo", taps, weights).reshape(2, *out, outputs)
     exact = (sums + bias).astype(np.float32) * (np.float32(scale) * factors)
     np.testing.assert_array_equal(y, np.clip(np.round(exact) + level_of_zero, 0, 255))
     guarded.release()

@@ -5,6 +5,8 @@ padding stay where they are. The windows of neighbouring pixels then begin at eq
 a row of the kernel is one run of terms. Kernels in vectors take a few pixels of a line at a time.
 Tiles of AMX take 32, and what they compute between the end of a line and the beginning of the next
 one is dropped.
+
+Of a convolution in groups the channels of one group are laid out at a time, by kernels in vectors.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ from partita_cpu.jit.intrinsics.address_call import (
     call_dots,
     call_finish_bytes,
     call_plain,
+    call_runs,
 )
+from partita_cpu.jit.llvm_kernel import addresses
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
 from partita_cpu.kernels.int8.byte_tiles import CHUNK, TILE, TOGETHER, Kind, dots_of, fetched_ahead
@@ -80,14 +84,37 @@ kernels in vectors would take three rows at a time."""
     SHARES,
     THREAD_BYTES,
     BLOCK,
-) = range(22)
+    GROUP_CHANNELS,
+    GROUP_OUTPUTS,
+    COPY,
+) = range(25)
 """What the table of `convolve_lines` holds: sizes of input, window, padding and output; distances
 of windows and, down, of their taps; columns of the weights; what makes the input uint8; what sums
 become, and between which levels; bytes from line to line, output lines that are computed together,
 in how many shares threads divide the columns, and their memory, 0 if lines stay where they are;
-steps of AMX whose weights stay in the first-level cache."""
+steps of AMX whose weights stay in the first-level cache; of a group, channels that it reads and
+columns; the address of a kernel that copies runs, or 0."""
 
 _LEVELS = int(Kind.LEVELS)
+
+
+class ChannelGroups(NamedTuple):
+    """How a convolution is divided into products.
+
+    Attributes:
+        number: How many.
+        channels: That each reads.
+        outputs: Columns of its weights; they fill panels of their own.
+    """
+
+    number: int
+    channels: int
+    outputs: int
+
+    @property
+    def panels(self) -> int:
+        """Of all weights."""
+        return self.number * -(-self.outputs // PANEL)
 
 
 class LineProduct(NamedTuple):
@@ -141,7 +168,8 @@ def convolve_lines(
     if tid >= threads:
         return
     lines = x.size // (p[HEIGHT] * p[WIDTH] * p[CHANNELS]) * p[OUT_HEIGHT]
-    panels = (p[COLUMNS] + PANEL - 1) // PANEL
+    of_group = (p[GROUP_OUTPUTS] + PANEL - 1) // PANEL
+    panels = p[COLUMNS] // p[GROUP_OUTPUTS] * of_group
     line, end, first_panel, last_panel = own_share(p[SHARES], tid, threads, lines, panels)
     if first_panel == last_panel or line == end:
         return
@@ -156,13 +184,14 @@ def convolve_lines(
         image = line // p[OUT_HEIGHT]
         first = line - image * p[OUT_HEIGHT]
         count = min(min(end - line, p[OUT_HEIGHT] - first), p[BAND])
-        if p[THREAD_BYTES]:
-            blank = np.uint8(np.int32(product.zero[0]) + p[SHIFT])
-            _lay_lines(x, blank, band, p, image, first, count)
-            source = address(band)
-        else:
+        source, laid = address(band), -1
+        if not p[THREAD_BYTES]:
             source = address(x) + (image * p[HEIGHT] + first * p[STRIDE_DOWN]) * p[PITCH]
         for panel in range(first_panel, last_panel):
+            if p[THREAD_BYTES] and panel // of_group != laid:
+                laid = panel // of_group
+                blank = np.uint8(np.int32(product.zero[0]) + p[SHIFT])
+                _lay_lines(x, blank, band, p, image, first, count, laid)
             if on_tiles:
                 _multiply_lines(source, product, y, tiles, kernels, p, panel, line, count)
             else:
@@ -174,9 +203,11 @@ def convolve_lines(
 
 
 @loop
-def _lay_lines(x: Any, blank: Any, band: Any, p: Any, image: int, first: int, count: int) -> None:
-    """The lines under some output lines, as uint8, with padding."""
-    channels, flipped = p[CHANNELS], np.uint8(p[SHIFT])  # 128 turns the highest bit over
+def _lay_lines(
+    x: Any, blank: Any, band: Any, p: Any, image: int, first: int, count: int, group: int
+) -> None:
+    """The lines under some output lines, as uint8, with padding; channels of one group."""
+    channels, flipped = p[GROUP_CHANNELS], np.uint8(p[SHIFT])  # 128 turns the highest bit over
     pitch, before = p[PITCH], p[LEFT] * channels
     run = min(p[WIDTH] * channels, pitch - before)  # no window may cover the last columns
     for i in range((count - 1) * p[STRIDE_DOWN] + (p[DOWN] - 1) * p[DILATION] + 1):
@@ -185,12 +216,41 @@ def _lay_lines(x: Any, blank: Any, band: Any, p: Any, image: int, first: int, co
         if at < 0 or at >= p[HEIGHT]:
             target[:] = blank
             continue
-        start = (image * p[HEIGHT] + at) * p[WIDTH] * channels
-        source, inside = x[start : start + run], target[before : before + run]
+        start = (image * p[HEIGHT] + at) * p[WIDTH] * p[CHANNELS] + group * channels
+        inside = target[before : before + run]
         target[:before] = blank
-        for k in range(inside.size):
-            inside[k] = np.uint8(source[k]) ^ flipped
+        if channels == p[CHANNELS]:
+            source = x[start : start + run]
+            for k in range(inside.size):
+                inside[k] = np.uint8(source[k]) ^ flipped
+        else:
+            _copy_group(x, start, inside, p)
         target[before + run :] = blank
+
+
+@loop
+def _copy_group(x: Any, start: int, target: Any, p: Any) -> None:
+    """The channels of one group of neighbouring pixels, as uint8."""
+    channels, pitch, flipped = p[GROUP_CHANNELS], p[CHANNELS], np.uint8(p[SHIFT])
+    pixels = target.size // channels
+    if p[COPY]:
+        places = address(x) + start, pitch, address(target), channels
+        call_runs(p[COPY], (*places, pixels, channels, p[SHIFT]))
+        return
+    for pixel in range(pixels):
+        source = x[start + pixel * pitch : start + pixel * pitch + channels]
+        copied = target[pixel * channels : (pixel + 1) * channels]
+        for k in range(copied.size):
+            copied[k] = np.uint8(source[k]) ^ flipped
+
+
+@loop(inline=True)
+def _columns_of(p: Any, panel: int) -> Any:
+    """The first column of a panel, and how many exist."""
+    of_group = (p[GROUP_OUTPUTS] + PANEL - 1) // PANEL
+    group = panel // of_group
+    within = (panel - group * of_group) * PANEL
+    return group * p[GROUP_OUTPUTS] + within, min(PANEL, p[GROUP_OUTPUTS] - within)
 
 
 @loop(inline=True)
@@ -198,13 +258,14 @@ def _finish_pixels(
     kernel: int, tile: int, count: int, product: LineProduct, y: Any, p: Any, pixel: int, panel: int
 ) -> None:
     """Some neighbouring pixels of one panel, whose sums begin at an address."""
-    column, new_zero = panel * PANEL, np.int64(product.level[0])
+    column, exist = _columns_of(p, panel)
+    new_zero = np.int64(product.level[0])
     call_finish_bytes(
         kernel,
         (
             tile,
             count,
-            min(PANEL, p[COLUMNS] - column),
+            exist,
             address(product.totals) + 4 * column,
             np.int64(product.zero[0]) + p[SHIFT],
             address(product.bias) + 4 * column,
@@ -234,10 +295,10 @@ def _dot_lines(
 ) -> None:
     """Some output lines of one panel by kernels in vectors; the following panel is fetched."""
     width, pitch = p[OUT_WIDTH], p[PITCH]
-    dots, most_place = dots_of(min(PANEL, p[COLUMNS] - panel * PANEL))
+    dots, most_place = dots_of(_columns_of(p, panel)[1])
     most = kernels[most_place]
-    step, panels = p[STRIDE_ACROSS] * p[CHANNELS], address(product.panels)
-    quads = (p[ACROSS] * p[CHANNELS] + QUAD - 1) // QUAD
+    step, panels = p[STRIDE_ACROSS] * p[GROUP_CHANNELS], address(product.panels)
+    quads = (p[ACROSS] * p[GROUP_CHANNELS] + QUAD - 1) // QUAD
     size = p[DOWN] * quads * QUAD * PANEL
     weights, ahead = panels + panel * size, panels + following * size
     end_kernel = kernels[LEVELS if p[KIND] == _LEVELS else FLOATS]
@@ -307,12 +368,16 @@ def _multiply_lines(
                 over += min(rows - over, pitch - of_line)
 
 
+def has_runs(window: Window) -> bool:
+    """Whether a row of the kernel is one run of pixels, and windows reach all of the image."""
+    inside = min(*window.begin, *window.end) >= 0
+    return window.is_flat and inside and (window.kernel[2] == 1 or window.dilation[2] == 1)
+
+
 def takes_lines(window: Window, channels: int, policy: PrecisionPolicy) -> bool:
     """Whether windows are runs at equal distances, long enough for the kernels."""
     across = window.kernel[2]
-    inside = min(*window.begin, *window.end) >= 0
-    runs = across == 1 or window.dilation[2] == 1
-    if not (window.is_flat and inside and runs and window.pixels > _FEW_PIXELS):
+    if not has_runs(window) or window.pixels <= _FEW_PIXELS:
         return False
     if not policy.level.tiles:
         return 2 * window.out[2] >= most_rows(policy.level)
@@ -350,16 +415,47 @@ def emit_lines(
         return None
     if result is None or result.kind is Kind.SUMS or operands.needs_row_totals:
         return None
-    columns, run = w.shape[0], window.kernel[2] * x.shape[-1]
-    factors, zero = factors_of_columns(b, result, columns), operands.zero_level(b)
-    if factors.size != columns or zero.size != 1:
+    factors, zero = factors_of_columns(b, result, w.shape[0]), operands.zero_level(b)
+    if factors.size != w.shape[0] or zero.size != 1:
         return None
+    groups = ChannelGroups(1, x.shape[-1], w.shape[0])
+    width = window.kernel[1] * -(-window.kernel[2] * x.shape[-1] // QUAD) * QUAD
+    packed = packed_weights(b, w, runs_first, w.shape[0], width)
+    return emit_line_product(b, policy, window, operands, packed, result, groups)
+
+
+def emit_line_product(
+    b: Builder,
+    policy: PrecisionPolicy,
+    window: Window,
+    operands: ByteOperands,
+    packed: tuple[Operand, Operand],
+    result: Result,
+    groups: ChannelGroups,
+) -> Operand:
+    """Records the convolution of lines with packed weights; for native levels.
+
+    Args:
+        b: Records it.
+        policy: What may be used.
+        window: One that `has_runs`.
+        operands: Images (n, height, width, channels), their zero point, and weights.
+        packed: Panels, group after group, and sums of the columns of all.
+        result: What sums become.
+        groups: How channels are divided.
+
+    Returns:
+        The result (n, height, width, columns).
+    """
+    x, columns, level, threads = operands.x, operands.w.shape[0], policy.level, policy.threads
     y = b.empty((x.shape[0], *window.out_shape, columns), result.dtype)
-    packed = packed_weights(b, w, runs_first, columns, window.kernel[1] * -(-run // QUAD) * QUAD)
-    level, threads = policy.level, policy.threads
+    factors, zero = factors_of_columns(b, result, columns), operands.zero_level(b)
     levels = result.dtype if result.kind is Kind.LEVELS else None
-    table = line_table(window, x.shape, columns, operands.shift, levels, policy, block_steps(b))
-    work = x.shape[0] * window.pixels * window.taps * x.shape[-1] * columns
+    table = line_table(window, x.shape, groups, operands.shift, levels, policy, block_steps(b))
+    kernels = byte_kernels(level, STEP)
+    if groups.number > 1:
+        kernels = kernels.copy()
+        kernels[CONFIGURE] = 0  # tiles of AMX are too deep for most groups
     b.call(
         convolve_lines,
         b.flat(x),
@@ -367,9 +463,9 @@ def emit_lines(
         b.flat(y),
         b.empty((threads * TOGETHER * TILE,), np.int32),
         b.empty((threads * int(table[THREAD_BYTES]),), np.uint8),
-        b.constant(byte_kernels(level, STEP)),
+        b.constant(kernels),
         b.constant(table),
-        work=work // (16 if level.tiles else 4),
+        work=y.size * window.taps * groups.channels // (16 if kernels[CONFIGURE] else 4),
         exec_type=byte_exec_type(level),
     )
     return y
@@ -378,7 +474,7 @@ def emit_lines(
 def line_table(
     window: Window,
     shape: tuple[int, ...],
-    columns: int,
+    groups: ChannelGroups,
     shift: int,
     levels: Any,
     policy: PrecisionPolicy,
@@ -387,18 +483,19 @@ def line_table(
     """The table of `convolve_lines`.
 
     Args:
-        window: One that `takes_lines`.
+        window: One that `has_runs`.
         shape: Of the input.
-        columns: Of the weights.
+        groups: How its channels are divided.
         shift: What makes the input uint8.
         levels: Type of the levels that sums become; ``None`` if floats.
         policy: What may be used.
         block: Steps of AMX whose weights stay in the first-level cache.
     """
-    images, channels, (_, height, width) = shape[0], shape[-1], window.size
+    images, channels, (_, height, width) = shape[0], groups.channels, window.size
+    columns = groups.number * groups.outputs
     (_, down, across), (_, out_height, out_width) = window.kernel, window.out
     (_, stride, step), dilation = window.stride, window.dilation[1]
-    as_it_lies = not (any(window.begin) or any(window.end) or shift)
+    as_it_lies = not (any(window.begin) or any(window.end) or shift or groups.number > 1)
     as_it_lies = as_it_lies and across * channels % QUAD == 0 and not policy.level.tiles
     pitch = width if as_it_lies else (out_width - 1) * step + across
     pitch *= channels
@@ -409,14 +506,15 @@ def line_table(
     weights, pixels = window.taps * channels * columns, images * window.pixels
     shares = shares_across(
         images * out_height,
-        -(-columns // PANEL),
+        groups.panels,
         policy.threads,
-        weights / (images * height * width * channels + pixels * columns),
+        weights / (images * height * width * shape[-1] + pixels * columns),
         copy_cost=1 / window.taps,
     )
     kind = Kind.FLOATS if levels is None else Kind.LEVELS
     limits = np.iinfo(np.int32 if levels is None else levels)
-    sizes = (height, width, channels, down, across, *window.begin[1:], out_height, out_width)
+    sizes = (height, width, shape[-1], down, across, *window.begin[1:], out_height, out_width)
     ends = (columns, shift, kind, limits.min, limits.max)
     rest = (pitch, band, shares, 0 if as_it_lies else laid, block)
-    return integers((*sizes, stride, step, dilation, *ends, *rest))
+    ends_of_group = (channels, groups.outputs, addresses(policy.level).get("copy_runs", 0))
+    return integers((*sizes, stride, step, dilation, *ends, *rest, *ends_of_group))

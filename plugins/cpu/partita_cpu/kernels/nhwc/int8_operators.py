@@ -11,6 +11,7 @@ from partita.lowering.geometry.reached_taps import without_padding
 from partita.lowering.geometry.windows import resolve
 from partita_cpu.gemm.tile_kernels import byte_window_kernels
 from partita_cpu.jit.llvm_kernel import addresses
+from partita_cpu.kernels.int8.convolution_groups import emit_groups, has_known_levels
 from partita_cpu.kernels.int8.convolution_windows import emit_windows
 from partita_cpu.kernels.int8.integer_product import BYTES
 from partita_cpu.kernels.int8.product import ByteOperands
@@ -29,14 +30,11 @@ LARGEST_SUM = 1 << 24
 
 
 def fits_depthwise(node: Node) -> bool:
-    """Whether the sums of a depthwise QLinearConv are exact in float32, and its scales known."""
-    parameters = [node.input(position) for position in (1, 2, 4, 5, 6, 7)]
+    """Whether a QLinearConv is depthwise, its sums exact in float32, and its scales known."""
     weights, bias = node.inputs[3], node.input(8)
-    if weights is None or weights.const is None:
+    if weights is None or weights.const is None or not has_known_levels(node):
         return False
-    if any(value is None or value.const is None for value in parameters):
-        return False
-    if bias is not None and bias.const is None:
+    if weights.const.shape[:2] != (int(node.attrs.get("group", 1)), 1):
         return False
     most: int = 0 if bias is None or bias.const is None else int(np.abs(bias.const).max(initial=0))
     return bool(most + math.prod(weights.const.shape[2:]) * 255 * 255 < LARGEST_SUM)
@@ -45,12 +43,16 @@ def fits_depthwise(node: Node) -> bool:
 @kernel("QLinearConv", domain=DOMAIN, dtypes=QUANTIZED_CONV)
 @with_inputs(QuantizedConvInputs)
 def convolution(b: Builder, node: Node, inputs: QuantizedConvInputs) -> Operand:
-    """The convolution of quantized images, quantized again; of one group, or depthwise."""
+    """The convolution of quantized images, quantized again."""
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias = inputs
     scales = x_scale, w_scale, y_scale
-    if int(node.attrs.get("group", 1)) == 1:
+    groups = int(node.attrs.get("group", 1))
+    if groups == 1 or not fits_depthwise(node):
         result = levels_of(b, w.shape[0], scales, bias, y_zero)
-        return emit_windows(b, node, ByteOperands(x, w, x_zero, w_zero), result)
+        operands = ByteOperands(x, w, x_zero, w_zero)
+        if groups == 1:
+            return emit_windows(b, node, operands, result)
+        return emit_groups(b, node, operands, result, groups)
     window, w = without_padding(b, resolve(node, x.shape[1:3], w.shape[2:]), w)
     channels = x.shape[3]
     y = b.empty((x.shape[0], *window.out_shape, channels), y_zero.dtype)

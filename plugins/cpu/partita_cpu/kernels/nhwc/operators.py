@@ -335,7 +335,7 @@ def scale_shift(
     return y
 
 
-@kernel("ShuffleChannels", domain=DOMAIN, dtypes=STORED)
+@kernel("ShuffleChannels", domain=DOMAIN, dtypes=STORED | BYTES)
 def shuffle_channels(b: Builder, node: Node, x: Operand) -> Operand:
     """Groups of channels interleaved: channel (g, i) of (groups, others) becomes (i, g)."""
     y = b.empty(x.shape, x.dtype)
