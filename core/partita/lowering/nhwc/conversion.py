@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -28,6 +28,9 @@ BYTES = (np.dtype(np.int8), np.dtype(np.uint8))
 
 Shapes = Mapping[Value, tuple[int, ...]]
 
+Rule = Callable[[Node], bool]
+"""What a walk does with a kind of node; false if it left the node as it is."""
+
 TO_LAST = (0, 2, 3, 1)
 """Axes of an image in memory where channels are last."""
 
@@ -44,9 +47,8 @@ class ChannelsLast:
     place by :meth:`replace` or :meth:`append`, which reads images that :meth:`bring` returns::
 
         class Walk(ChannelsLast):
-            def __init__(self, graph, shapes):
-                super().__init__(graph, shapes)
-                self.rules["Conv"] = self._conv
+            def rules_by_kind(self):
+                return super().rules_by_kind() | {"Conv": self._conv}
 
             def _conv(self, node):
                 x, weights = node.inputs
@@ -64,11 +66,12 @@ class ChannelsLast:
         unit: Channels are a multiple of it in memory, filled up by elements that mean nothing.
 
     Attributes:
-        rules: By kind of node; asked if the node makes an image.
-        heads: Kinds of nodes that begin patterns: their rules are always asked.
+        pattern_heads: Kinds of nodes that begin patterns: their rules are always asked.
         uses: Readers of every value.
         unit: Channels are a multiple of it in memory.
     """
+
+    pattern_heads: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(
         self,
@@ -80,8 +83,24 @@ class ChannelsLast:
     ) -> None:
         self.uses = graph.uses()
         self.outputs = set(graph.outputs)
-        self.heads: frozenset[str] = frozenset()
-        self.rules: dict[str, Callable[[Node], bool]] = {
+        self.rules = self.rules_by_kind()
+        self._graph = graph
+        self._shapes = shapes
+        self._dtype = dtype
+        self._declared = {None, *((dtype,) if declared is None else declared)}
+        self.unit = unit
+        self._last: dict[Value, Value] = {}
+        self._single: dict[Value, Value] = {}  # one channel, not filled up
+        self._pending: set[Value] = set()  # computed with channels last only
+        self._taken: set[Node] = set()
+        self._nodes: list[Node] = []
+
+    def rules_by_kind(self) -> dict[str, Rule]:
+        """The rule for each kind of node, which is asked if the node makes an image.
+
+        A subclass adds its own to those that it inherits.
+        """
+        return {
             "Resize": self._resize,
             "MaxPool": self._window,
             "AveragePool": self._window,
@@ -94,16 +113,6 @@ class ChannelsLast:
             f"{DOMAIN}::ToChannelsLast": self._port_out,
             "Transpose": self._transpose,
         }
-        self._graph = graph
-        self._shapes = shapes
-        self._dtype = dtype
-        self._declared = {None, *((dtype,) if declared is None else declared)}
-        self.unit = unit
-        self._last: dict[Value, Value] = {}
-        self._single: dict[Value, Value] = {}  # one channel, not filled up
-        self._pending: set[Value] = set()  # computed with channels last only
-        self._taken: set[Node] = set()
-        self._nodes: list[Node] = []
 
     def run(self) -> None:
         """Rewrites the graph's nodes."""
@@ -111,7 +120,7 @@ class ChannelsLast:
             if node in self._taken:
                 continue
             rule = self.rules.get(node.kind)
-            asked = rule is not None and (self.is_image(node.result) or node.kind in self.heads)
+            asked = self.is_image(node.result) or node.kind in self.pattern_heads
             if rule is None or not asked or not rule(node):
                 node = self._with_known_shape(node)
                 for value in node.reads():

@@ -6,18 +6,14 @@ last, that is a view.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Any
-
 import numpy as np
 
-from partita.lowering.graph import Graph, Node, Value
+from partita.lowering.graph import Node, Value
 from partita.lowering.nhwc.conversion import (
     IMAGE_READERS,
-    SINGLE,
     TO_LAST,
     ChannelsLast,
-    Shapes,
+    Rule,
 )
 from partita.lowering.shapes.symbolic_size import integers
 
@@ -28,17 +24,16 @@ class MovedChannelsLast(ChannelsLast):
     Where channels are filled up in memory, only what starts and ends at whole units does.
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        shapes: Shapes,
-        dtype: np.dtype[Any] = SINGLE,
-        declared: Collection[np.dtype[Any]] | None = None,
-        unit: int = 1,
-    ) -> None:
-        super().__init__(graph, shapes, dtype, declared, unit)
-        self.rules |= {"Reshape": self._reshape, "Slice": self._slice, "Split": self._split}
-        self.heads = frozenset({"Reshape", "Transpose"})
+    pattern_heads = frozenset({"Reshape", "Transpose"})
+
+    def rules_by_kind(self) -> dict[str, Rule]:
+        """The rule for each kind of node, those that move parts of images too."""
+        own: dict[str, Rule] = {
+            "Reshape": self._reshape,
+            "Slice": self._slice,
+            "Split": self._split,
+        }
+        return super().rules_by_kind() | own
 
     def _reshape(self, node: Node) -> bool:
         return self._rows_of_pixels(node)

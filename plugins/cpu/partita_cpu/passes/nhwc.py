@@ -17,7 +17,7 @@ from partita.lowering import Array, Graph, Node, Specializer, Value
 from partita.lowering.fusion.epilogue import activation_of
 from partita.lowering.fusion.norm import affine_rows
 from partita.lowering.geometry.windows import resolve_transposed
-from partita.lowering.nhwc.conversion import BYTES, DOMAIN, SINGLE, Shapes
+from partita.lowering.nhwc.conversion import BYTES, DOMAIN, SINGLE, Rule, Shapes
 from partita.lowering.nhwc.movement import MovedChannelsLast
 from partita.lowering.nhwc.ports import converted_ports, with_ports_last
 from partita.lowering.program import Spec
@@ -132,7 +132,10 @@ def channels_last(graph: Graph, shapes: Shapes) -> None:
 class _Walk(MovedChannelsLast):
     def __init__(self, graph: Graph, shapes: Shapes) -> None:
         super().__init__(graph, shapes, declared=(SINGLE, *BYTES))
-        self.rules |= {
+
+    def rules_by_kind(self) -> dict[str, Rule]:
+        """The rule for each kind of node, convolutions and operators on bytes too."""
+        own: dict[str, Rule] = {
             "QLinearConv": self._byte_conv,
             "com.microsoft::QLinearAdd": self._byte_sum,
             "QuantizeLinear": self._quantize,
@@ -150,7 +153,8 @@ class _Walk(MovedChannelsLast):
             "Resize": self._resize,
         }
         kinds = "Conv", "SummedConv", "ConvTranspose", "Join", "MaxPool", "AveragePool"
-        self.rules |= {f"{SLICES}::{kind}": self._slices for kind in kinds}
+        own |= {f"{SLICES}::{kind}": self._slices for kind in kinds}
+        return super().rules_by_kind() | own
 
     def _conv(self, node: Node) -> bool:
         x, w = node.inputs[0], node.inputs[1]

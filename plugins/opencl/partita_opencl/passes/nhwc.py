@@ -15,7 +15,7 @@ from partita.errors import CompileError
 from partita.lowering import Graph, Node, Value
 from partita.lowering.fusion.norm import affine_rows
 from partita.lowering.geometry.windows import Window, resolve_transposed
-from partita.lowering.nhwc.conversion import DOMAIN, Shapes
+from partita.lowering.nhwc.conversion import DOMAIN, Rule, Shapes
 from partita.lowering.nhwc.movement import MovedChannelsLast
 from partita_opencl.passes.half_precision import HALF, SINGLE
 
@@ -98,7 +98,10 @@ class _Walk(MovedChannelsLast):
     def __init__(self, graph: Graph, shapes: Shapes, narrowed: bool) -> None:
         super().__init__(graph, shapes, HALF, (SINGLE, HALF) if narrowed else (HALF,), UNIT)
         self._narrowings: dict[Value, Node] = {}
-        self.rules |= {
+
+    def rules_by_kind(self) -> dict[str, Rule]:
+        """The rule for each kind of node, convolutions and changes of types too."""
+        own: dict[str, Rule] = {
             "Conv": self._conv,
             "partita::Conv": self._conv,
             "BatchNormalization": self._batch_normalization,
@@ -108,6 +111,7 @@ class _Walk(MovedChannelsLast):
             "partita::Narrow": self._narrow,
             "partita::Widen": self._widen,
         }
+        return super().rules_by_kind() | own
 
     def _conv(self, node: Node) -> bool:
         x, w, bias, residual = (node.input(i) for i in range(4))
