@@ -12,12 +12,11 @@ from dataclasses import replace
 import numpy as np
 
 from partita import Port
-from partita.errors import CompileError
 from partita.lowering import Array, Graph, Node, Specializer, Value
 from partita.lowering.fusion.epilogue import activation_of
 from partita.lowering.fusion.norm import affine_rows
-from partita.lowering.geometry.windows import resolve_transposed
 from partita.lowering.nhwc.conversion import BYTES, DOMAIN, SINGLE, Rule, Shapes
+from partita.lowering.nhwc.convolutions import constant_weights, transposed_window
 from partita.lowering.nhwc.movement import MovedChannelsLast
 from partita.lowering.nhwc.ports import converted_ports, with_ports_last
 from partita.lowering.program import Spec
@@ -157,21 +156,18 @@ class _Walk(MovedChannelsLast):
         return super().rules_by_kind() | own
 
     def _conv(self, node: Node) -> bool:
-        x, w = node.inputs[0], node.inputs[1]
-        bias, residual = node.input(2), node.input(3)
-        if not self.is_image(x) or x is None or w is None or w.const is None:
+        x, w, bias, residual = (node.input(i) for i in range(4))
+        weights = constant_weights(node, (SINGLE,))
+        if not self.is_image(x) or x is None or weights is None:
             return False
-        if w.const.ndim != 4 or w.const.dtype != np.float32 or not w.const.size:
-            return False
-        if bias is not None and (bias.const is None or bias.const.ndim != 1):
-            return False
+        filters, channels = weights.shape[:2]
         groups = int(node.attrs.get("group", 1))
-        depthwise = 1 < groups == w.const.shape[0] == w.const.shape[0] // w.const.shape[1]
-        if groups > 1 and not depthwise and w.const.shape[1] < 4:
+        depthwise = 1 < groups == filters == filters // channels
+        if groups > 1 and not depthwise and channels < 4:
             return False
         if residual is not None and not self.is_image(residual):
             return False
-        planar = self._is_picture(x, w.const)
+        planar = self._is_picture(x, weights)
         inputs: list[Value | None] = [self.source(x) if planar else self.bring(x, node), w, bias]
         if residual is not None and depthwise:
             self._sum_after(node, inputs, residual)
@@ -282,21 +278,13 @@ class _Walk(MovedChannelsLast):
 
     def _conv_transpose(self, node: Node) -> bool:
         """Those of one group that are products, by blocks or by phases; others stay behind."""
-        x, w, bias = node.inputs[0], node.inputs[1], node.input(2)
-        if x is None or not self.is_image(x) or w is None or w.const is None:
+        x, w, bias = (node.input(i) for i in range(3))
+        weights = constant_weights(node, (SINGLE,))
+        shape = None if x is None else self.shape(x)
+        if x is None or shape is None or not self.is_image(x) or weights is None:
             return False
-        shape = self.shape(x)
-        if w.const.ndim != 4 or w.const.dtype != np.float32 or not w.const.size or shape is None:
-            return False
-        if node.attrs.get("group", 1) != 1:
-            return False
-        try:
-            window = resolve_transposed(node, shape[2:], w.const.shape[2:])
-        except CompileError:  # said where the node is compiled as it is
-            return False
-        if not touches(window) and phases_of(window) is None:
-            return False
-        if node.input(3) is not None or (bias is not None and bias.const is None):
+        window = transposed_window(node, shape[2:], weights.shape[2:])
+        if window is None or (not touches(window) and phases_of(window) is None):
             return False
         self.replace(node, [self.bring(x, node), w, bias], "ConvTranspose", DOMAIN)
         return True

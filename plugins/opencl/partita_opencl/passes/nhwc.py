@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from partita.errors import CompileError
-from partita.lowering import Graph, Node, Value
+from partita.lowering import Array, Graph, Node, Value
 from partita.lowering.fusion.norm import affine_rows
-from partita.lowering.geometry.windows import Window, resolve_transposed
+from partita.lowering.geometry.windows import Window
 from partita.lowering.nhwc.conversion import DOMAIN, Rule, Shapes
+from partita.lowering.nhwc.convolutions import constant_weights, transposed_window
 from partita.lowering.nhwc.movement import MovedChannelsLast
 from partita_opencl.passes.half_precision import HALF, SINGLE
 
@@ -115,22 +115,19 @@ class _Walk(MovedChannelsLast):
 
     def _conv(self, node: Node) -> bool:
         x, w, bias, residual = (node.input(i) for i in range(4))
-        if x is None or not self.is_image(x) or w is None or w.const is None:
-            return False
-        if w.const.ndim != 4 or w.const.dtype not in (SINGLE, HALF) or not w.const.size:
-            return False
-        if bias is not None and (bias.const is None or bias.const.ndim != 1):
+        weights = constant_weights(node, (SINGLE, HALF))
+        if x is None or not self.is_image(x) or weights is None:
             return False
         if residual is not None and not self.is_image(residual):
             return False
-        filters, channels = w.const.shape[:2]
+        filters, channels = weights.shape[:2]
         groups = int(node.attrs.get("group", 1))
         depthwise = 1 == channels < groups == filters
         if groups > 1 and not depthwise and (channels % UNIT or filters // groups % UNIT):
             return False
         if any(map(self._is_large, (x, node.outputs[0]))):
             return False
-        picture = not self.is_last(x) and self._is_picture(node, w)
+        picture = not self.is_last(x) and self._is_picture(node, weights)
         source = self.source(x) if picture else self.bring(x, node)
         inputs: list[Value | None] = [source, w, bias]
         if residual is not None:
@@ -142,22 +139,14 @@ class _Walk(MovedChannelsLast):
     def _conv_transpose(self, node: Node) -> bool:
         """Those whose results are whole blocks of as many pixels as windows step by."""
         x, w, bias = (node.input(i) for i in range(3))
+        weights = constant_weights(node, (SINGLE, HALF))
         shape = None if x is None else self.shape(x)
-        if x is None or shape is None or not self.is_image(x) or w is None or w.const is None:
-            return False
-        if w.const.ndim != 4 or w.const.dtype not in (SINGLE, HALF) or not w.const.size:
-            return False
-        if bias is not None and (bias.const is None or bias.const.ndim != 1):
-            return False
-        if node.input(3) is not None or node.attrs.get("group", 1) != 1:
+        if x is None or shape is None or not self.is_image(x) or weights is None:
             return False
         if any(map(self._is_large, (x, node.outputs[0]))):
             return False
-        try:
-            window = resolve_transposed(node, shape[2:], w.const.shape[2:])
-        except CompileError:  # said where the node is compiled as it is
-            return False
-        if blocks_of(window) is None:
+        window = transposed_window(node, shape[2:], weights.shape[2:])
+        if window is None or blocks_of(window) is None:
             return False
         self.replace(node, [self.bring(x, node), w, bias], "ConvTranspose", DOMAIN)
         return True
@@ -199,14 +188,14 @@ class _Walk(MovedChannelsLast):
             return False
         return super()._window(node)
 
-    def _is_picture(self, node: Node, w: Value) -> bool:
+    def _is_picture(self, node: Node, w: Array) -> bool:
         """Whether windows over few channels start at whole units if rows of taps are channels."""
-        if w.const is None or w.const.shape[1] > FEW or node.attrs.get("group", 1) != 1:
+        if w.shape[1] > FEW or node.attrs.get("group", 1) != 1:
             return False
         across = (node.attrs.get("strides") or [1, 1])[1]
         even = bool(across * FEW % UNIT == 0)
         dense = bool((node.attrs.get("dilations") or [1, 1])[1] == 1)
-        return even and dense and w.const.shape[3] > 1
+        return even and dense and w.shape[3] > 1
 
     def _is_large(self, value: Value | None) -> bool:
         shape = (None if value is None else self.shape(value)) or (0, 0)
