@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from partita.lowering.fusion.epilogue import fuse_epilogues
+from partita.lowering.fusion.quantized.blocks import put_blocks
 from partita.lowering.fusion.quantized.flow import fuse_quantized_flow
 from partita.lowering.fusion.quantized.joined import join_levels
 from partita.lowering.fusion.quantized.products import fuse_quantized
@@ -65,6 +66,7 @@ def fuse_levels(graph: Graph, accepts: Accepts | None = None) -> None:
 
     To be run before constants are folded, since dequantized weights are constants.
     """
+    put_blocks(graph, accepts or _all)
     join_levels(graph, accepts or _all)
     tabulate_levels(graph, accepts or _all)
     if any(node.op_type == "QuantizeLinear" for node in graph.all_nodes()):

@@ -150,6 +150,8 @@ class _Walk(MovedChannelsLast):
             "Add": self._sum,
             "Mul": self._gate,
             "Resize": self._resize,
+            "DepthToSpace": self.follow,
+            "SpaceToDepth": self.follow,
         }
         kinds = "Conv", "SummedConv", "ConvTranspose", "Join", "MaxPool", "AveragePool"
         own |= {f"{SLICES}::{kind}": self._slices for kind in kinds}

@@ -270,6 +270,17 @@ def test_groups_and_shuffled_channels():
     check(net, net.conv(e, 48, 96, 3, group=4))
 
 
+@pytest.mark.parametrize("mode", ["DCR", "CRD"])
+def test_channels_that_become_pixels_and_back(mode, level):
+    net = Net(2, 24, 5, 8)
+    a = net.conv("x", 24, 36, 1)
+    b = net.conv(net.add("DepthToSpace", a, blocksize=2, mode=mode), 9, 6, 3)
+    c = net.conv(net.add("SpaceToDepth", b, blocksize=2), 24, 8, 1)
+    kinds = check(net, c)
+    moved = [name for name in kinds if name.startswith("permute")]
+    assert len(moved) == (0 if level == "portable" else 2)
+
+
 @pytest.mark.parametrize("block", [(2, 2), (1, 3), (4, 1)])
 @pytest.mark.parametrize("bias", [True, False])
 def test_transposed_convolutions_that_do_not_overlap(block, bias):

@@ -43,7 +43,7 @@ def _fuse(rewriter: Rewriter, node: Node) -> None:
     sources = [x.levels, *x.constants(), w.levels, *w.constants()]
     bias = None
     if node.input(2) is not None:
-        bias = _bias(rewriter, node.input(2), x, w)
+        bias = bias_levels(rewriter, node.input(2), x, w)
         if bias is None:
             return
     gemm = node.op_type == "Gemm"
@@ -89,8 +89,15 @@ def _fits(node: Node, w: Levels, weights: Array) -> bool:
     return axis == output and w.scale.size == weights.shape[output]
 
 
-def _bias(rewriter: Rewriter, value: Value | None, x: Levels, w: Levels) -> Value | None:
-    """The int32 levels of a bias that is quantized as sums of products are."""
+def bias_levels(rewriter: Rewriter, value: Value | None, x: Levels, w: Levels) -> Value | None:
+    """The int32 levels of a bias that is quantized as sums of products are; ``None`` if it is not.
+
+    Args:
+        rewriter: Of the graph.
+        value: The bias in floats.
+        x: What is multiplied by the weights.
+        w: The weights.
+    """
     node = rewriter.maker(value, "DequantizeLinear")
     if node is None or node.inputs[0] is None or node.inputs[1] is None:
         return None

@@ -343,3 +343,26 @@ def shuffle_channels(b: Builder, node: Node, x: Operand) -> Operand:
         groups = int(node.attrs["groups"])
         b.call(interleave_groups, b.flat(x), b.flat(y), groups, x.shape[3] // groups)
     return y
+
+
+@kernel("DepthToSpace", domain=DOMAIN, dtypes=F32 | BYTES)
+def depth_to_space(b: Builder, node: Node, x: Operand) -> Operand:
+    """Blocks of channels become squares of pixels, in either order of the channel index."""
+    n, h, w, c = x.shape
+    size = node.attrs["blocksize"]
+    depth = c // (size * size)
+    if node.attrs.get("mode", "DCR") == "DCR":
+        y = transposed(b, b.view(x, (n, h, w, size, size, depth)), (0, 1, 3, 2, 4, 5))
+    else:
+        y = transposed(b, b.view(x, (n, h, w, depth, size, size)), (0, 1, 4, 2, 5, 3))
+    return b.view(y, (n, h * size, w * size, depth))
+
+
+@kernel("SpaceToDepth", domain=DOMAIN, dtypes=F32 | BYTES)
+def space_to_depth(b: Builder, node: Node, x: Operand) -> Operand:
+    """Squares of pixels become channels, in either order of the channel index."""
+    n, h, w, c = x.shape
+    size = node.attrs["blocksize"]
+    cut = b.view(x, (n, h // size, size, w // size, size, c))
+    perm = (0, 1, 3, 2, 4, 5) if node.attrs.get("mode", "DCR") == "DCR" else (0, 1, 3, 5, 2, 4)
+    return b.view(transposed(b, cut, perm), (n, h // size, w // size, c * size * size))
