@@ -44,6 +44,14 @@ def check_cells(op_type, arrays, direction="forward", **how):
     check(*model_of(op_type, arrays, direction, **how), rtol=1e-5, atol=3e-6)
 
 
+@pytest.mark.parametrize("op_type", ["LSTM", "GRU"])
+def test_as_drivers_optimize_it(monkeypatch, op_type):
+    """PoCL's optimizer lost sums that some items alone changed behind a barrier."""
+    monkeypatch.delenv("POCL_EXTRA_BUILD_FLAGS")
+    model, feeds = model_of(op_type, arrays_of(op_type), constant=(1, 2, 3))
+    check(model, feeds, rtol=1e-5, atol=3e-6)
+
+
 @pytest.mark.parametrize("op_type", GATES)
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("constant", [(), (1, 2, 3)])

@@ -80,20 +80,20 @@ void add_products(
 }
 
 #if PARTS > 1
-// Brings the sums of all parts to the items of the first.
-void join_parts(float* sums, __local float* parts, const int lid, const int from, const int to) {
-  if (lid >= COLUMNS)
-    for (int g = from; g < to; g++) parts[g * ITEMS + lid] = sums[g];
-  barrier(CLK_LOCAL_MEM_FENCE);
-  if (lid >= COLUMNS) return;
-  for (int g = from; g < to; g++)
-    for (int part = 1; part < PARTS; part++) sums[g] += parts[g * ITEMS + part * COLUMNS + lid];
+// The sum of a gate over all parts.
+float joined(__local const float* parts, const int lid, const int gate) {
+  float sum = 0.0f;
+  for (int part = 0; part < PARTS; part++) sum += parts[gate * ITEMS + part * COLUMNS + lid];
+  return sum;
 }
 #define SUM(state, from, to) { \
     if (j < HIDDEN) add_products(sums, state, weights + j, from, to, lid / COLUMNS); \
-    join_parts(sums, parts, lid, from, to); }
+    for (int g = from; g < to; g++) parts[g * ITEMS + lid] = sums[g]; \
+    barrier(CLK_LOCAL_MEM_FENCE); }
+#define TOTAL(g) joined(parts, lid, g)
 #else
 #define SUM(state, from, to) add_products(sums, state, weights + j, from, to, 0);
+#define TOTAL(g) sums[g]
 #endif
 
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1)))
@@ -172,8 +172,8 @@ void recurrent(
 #define FUNCTION(n, v) function_of(v, codes[n], parameters + 2 * (n))
 #if defined(LSTM)
       const float held = c[j];
-      float enter = own[0] + sums[0], leave = own[1] + sums[1];
-      float keep = own[2] + sums[2], fresh = own[3] + sums[3];
+      float enter = own[0] + TOTAL(0), leave = own[1] + TOTAL(1);
+      float keep = own[2] + TOTAL(2), fresh = own[3] + TOTAL(3);
 #ifdef PEEPHOLES
       __global const M* peep = peepholes + direction * 3 * HIDDEN + j;
       enter += GET(peep, 0) * held;
@@ -194,10 +194,10 @@ void recurrent(
       next[j] = FUNCTION(0, CLIPPED(leave)) * FUNCTION(2, cell);
       PUT(y, out + j, next[j]);
 #elif defined(GRU)
-      const float update = FUNCTION(0, CLIPPED(own[0] + sums[0]));
-      const float reset = FUNCTION(0, CLIPPED(own[1] + sums[1]));
+      const float update = FUNCTION(0, CLIPPED(own[0] + TOTAL(0)));
+      const float reset = FUNCTION(0, CLIPPED(own[1] + TOTAL(1)));
 #ifdef RESET_AFTER
-      const float fresh = FUNCTION(1, CLIPPED(own[2] + reset * sums[2]));
+      const float fresh = FUNCTION(1, CLIPPED(own[2] + reset * TOTAL(2)));
       next[j] = (1.0f - update) * fresh + update * h[j];
       PUT(y, out + j, next[j]);
 #else
@@ -205,7 +205,7 @@ void recurrent(
       c[j] = reset * h[j];
 #endif
 #else
-      next[j] = FUNCTION(0, CLIPPED(own[0] + sums[0]));
+      next[j] = FUNCTION(0, CLIPPED(own[0] + TOTAL(0)));
       PUT(y, out + j, next[j]);
 #endif
     }
@@ -219,7 +219,7 @@ void recurrent(
 #endif
       SUM(c, 2, 3)
       if (!MINE) continue;
-      const float fresh = FUNCTION(1, CLIPPED(GET(x, gates + 2 * HIDDEN + j) + sums[2]));
+      const float fresh = FUNCTION(1, CLIPPED(GET(x, gates + 2 * HIDDEN + j) + TOTAL(2)));
       h[j] = (1.0f - next[j]) * fresh + next[j] * h[j];
       PUT(y, out + j, h[j]);
     }
