@@ -154,7 +154,17 @@ def _transform(node: Node, real: bool) -> Transform:
 def transform_lines(
     transform: Transform, x: Array, y: Array, length: int, tid: int, nt: int
 ) -> None:
-    """Transforms along the second of four dimensions; the last one holds the parts of numbers."""
+    """Transforms along the second of four dimensions.
+
+    Args:
+        transform: The transform.
+        x: (before, samples, behind, parts of a sample: 1, or 2 if it is complex).
+        y: (before, frequencies or samples, behind, parts), which is written.
+        length: Samples that are transformed: fewer are filled up by zeros, more are cut off. Of a
+            transform back to real numbers, how many these are.
+        tid: This thread.
+        nt: All threads; they share the lines.
+    """
     lines, results = (np.moveaxis(_numbers(array), 1, 2) for array in (x, y))
     _transform_share(transform, lines, None, results, length, tid, nt)
 

@@ -128,7 +128,16 @@ def _load(f: Function, lanes: int, pointer: str, mask: str) -> str:
 
 
 def store_levels(f: Function, lanes: int, x: str, level: str, to: str, mask: str) -> None:
-    """Rounds to the nearest, ties to even, and writes bytes; x is within their bounds."""
+    """Rounds to the nearest, ties to even, and writes bytes.
+
+    Args:
+        f: Where it is written.
+        lanes: Of a vector.
+        x: Name of a vector of float, within the bounds of bytes once the level is added.
+        level: Name of a vector of i32, added after rounding: the zero point.
+        to: Name of a pointer, to which there is room for a byte of each lane that is written.
+        mask: Name of the lanes that are; empty for all.
+    """
     _store_levels(f, lanes, levels_of(f, lanes, x, level), to, mask)
 
 

@@ -365,7 +365,17 @@ def depthwise_images(
 def activate_images(
     y: Array, activate: int, channels: int, y_pitch: int, y_first: int, tid: int, nt: int
 ) -> None:
-    """Applies an activation to images in bfloat16; arguments as for `depthwise_images`."""
+    """Applies an activation to images in bfloat16 where they lie; threads share the pixels.
+
+    Args:
+        y: (N, rows, columns, y_pitch) as uint16, flat.
+        activate: Address of one of `llvm.activations.activate_halves`.
+        channels: How many of a pixel it is applied to.
+        y_pitch: Elements from one pixel to the next.
+        y_first: The first of the channels.
+        tid: This thread.
+        nt: All threads.
+    """
     pixels, unit = y.size // y_pitch, y.itemsize
     first, stop = pixels * tid // nt, pixels * (tid + 1) // nt
     to = address(y) + unit * (first * y_pitch + y_first)

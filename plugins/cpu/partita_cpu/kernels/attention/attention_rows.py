@@ -208,6 +208,17 @@ def attend(
 
     Heads of q share those of k and v in groups, where there are fewer of these.
 
+    Args:
+        b: Records it.
+        q: Queries.
+        k: Keys, of the same batches and size of heads.
+        v: Values, as many as there are keys.
+        masking: Which keys a query sees, and what is added to their scores.
+        scale: Factor of the scores; by default the inverse root of the size of a query's head.
+        cap: Bound of the scores through tanh; 0 for none.
+        stage: Which scores are returned too; see `NO_STAGE`.
+        last: Whether the result has its heads behind its queries; by default as q has them.
+
     Returns:
         The result in q's layout, or with its heads last or not, and the scores at `stage`.
 

@@ -75,7 +75,20 @@ def attend_few(
     tid: int,
     nt: int,
 ) -> None:
-    """As `cache_attention.attend_cache`, which describes the arguments, by given kernels."""
+    """``y = softmax(queries @ keys.T + bias) @ values`` of few queries, by kernels in vectors.
+
+    Args:
+        cache: Keys and values.
+        queries: Scaled, (B, KV_HEADS, S, GROUP, SIZE), flat.
+        spans: Which keys there are; see `cache_spans`.
+        terms: What is added to scores; not read unless the table says so.
+        results: The result, or those of parts if keys are cut in several.
+        given: The kernels' addresses, and `decode_floats` of scratch memory for each thread.
+        table: Sizes, as `cache_attention` names their places.
+        cap: Bound of the scores through tanh; 0 for none.
+        tid: This thread.
+        nt: All threads; they share heads, blocks of queries, and parts of keys.
+    """
     kernels, scratch, outputs = given.addresses, given.scratch, table[OUTPUTS]
     room = decode_floats(outputs)
     threads = min(nt, scratch.size // room)

@@ -54,7 +54,15 @@ def add_power(total: Any, v: Any, p: int) -> Any:
 
 
 def fold_windows(combine: Callable[[Any, Any, int], Any]) -> Callable[..., None]:
-    """A kernel ``(x, y, table, start, p, tid, nt)`` that folds the elements under each window."""
+    """A kernel ``(x, y, table, start, p, tid, nt)`` that folds the elements under each window.
+
+    It reads planes ``x`` of three dimensions and writes those of results to ``y``, both flat.
+    ``table`` is `Window.table`: sizes, kernel, steps, dilations, padding and results, of three
+    axes each. A result begins as ``start``.
+
+    Args:
+        combine: What is folded so far, an element and ``p`` to what is folded then.
+    """
 
     def fold(x: Array, y: Array, table: Array, start: float, p: int, tid: int, nt: int) -> None:
         id_, ih, iw = table[0], table[1], table[2]
@@ -116,6 +124,13 @@ def fold_planes(combine: Callable[[Any, Any, int], Any]) -> Callable[..., None]:
 
     Each plane is folded down and then across, a vector of any rows at a time; the columns at both
     sides, for which elements of other rows were taken so, are folded once more.
+
+    The kernel ``(x, y, scratch, start, rows, columns, down, across, tid, nt)`` reads planes ``x``
+    of (rows, columns) and writes as many to ``y``, both flat; windows reach ``down`` elements to
+    either side along rows and ``across`` along columns. ``scratch`` has a plane for each thread.
+
+    Args:
+        combine: As for `fold_windows`.
     """
 
     @jit(inline=True)

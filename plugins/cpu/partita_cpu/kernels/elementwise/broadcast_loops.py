@@ -44,7 +44,11 @@ def mapped(scalar: Callable[..., Any]) -> Kernel:
 
 
 def mapped_with(scalar: Callable[..., Any]) -> Kernel:
-    """A kernel ``(x, y, alpha, beta, tid, nt)`` for ``y = scalar(x, alpha, beta)``."""
+    """A kernel ``(x, y, alpha, beta, tid, nt)`` for ``y = scalar(x, alpha, beta)`` on flat arrays.
+
+    Args:
+        scalar: A function of an element and of two numbers that are the same for all elements.
+    """
 
     def map3(x: Any, y: Any, alpha: Any, beta: Any, tid: int, nt: int) -> None:
         wide_vectors()
@@ -87,7 +91,15 @@ def gated_in_place(scalar: Callable[..., Any]) -> Kernel:
 
 
 def broadcast(scalar: Callable[..., Any]) -> Kernel:
-    """A kernel ``(a, b, y, nest, tid, nt)`` for ``y = scalar(a, b)``; see `loop_nest`."""
+    """A kernel ``(a, b, y, nest, tid, nt)`` for ``y = scalar(a, b)`` on flat arrays.
+
+    Args:
+        scalar: A function of two elements.
+
+    Returns:
+        The kernel; ``nest`` is what `loop_nest` makes of the shapes: sizes, then strides of either
+        operand, which are 0 along what it repeats.
+    """
 
     def map2(a: Any, b: Any, y: Any, nest: Any, tid: int, nt: int) -> None:
         n1, n2, inner = nest[1], nest[2], nest[3]

@@ -303,7 +303,16 @@ def dequantize_linear(
 
 @loop
 def choose_grid(top: Any, bottom: Any, scale: Any, zero: Any, tid: int, nt: int) -> None:
-    """Scale and zero point for uint8 so that the range of a tensor, and 0, are on the grid."""
+    """Scale and zero point for uint8 so that the range of a tensor, and 0, are on the grid.
+
+    Args:
+        top: float32 [1]: its largest element.
+        bottom: float32 [1]: its smallest.
+        scale: Receives float32 [1].
+        zero: Receives uint8 [1].
+        tid: This thread; the first one does it alone.
+        nt: All threads.
+    """
     if tid != 0:
         return
     high = max(top[0], np.float32(0))

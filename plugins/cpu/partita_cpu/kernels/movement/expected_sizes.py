@@ -128,7 +128,19 @@ def slice_rows(
 
 @jit
 def whole_numbers(y: Array, start: Array, limit: Array, delta: Array, tid: int, nt: int) -> None:
-    """Writes the whole numbers from `start` to before `limit`, if they are as many as `y` takes."""
+    """Writes the whole numbers from `start` to before `limit`, if they are as many as `y` takes.
+
+    Args:
+        y: Integers, flat.
+        start: One integer: the first number.
+        limit: One integer, which is not reached.
+        delta: One integer: from a number to the next, of either sign.
+        tid: This thread.
+        nt: All threads.
+
+    Raises:
+        ValueError: They are more or fewer, or too large to be counted safely.
+    """
     first: Any = np.int64(start[0])
     stop: Any = np.int64(limit[0])
     step: Any = np.int64(delta[0])

@@ -169,7 +169,19 @@ def _normalized(places: tuple[int, ...], shape: tuple[int, ...], limit: int, nam
 def normalize_indices(
     index: Array, out: Array, wrong: Array, limit: int, tid: int, nt: int
 ) -> None:
-    """Writes indices to `out`, negative ones counted from the end, or a bad one to `wrong`."""
+    """Writes indices to `out`, negative ones counted from the end, or a bad one to `wrong`.
+
+    Args:
+        index: Integers, flat.
+        out: int64 of the same size.
+        wrong: int64 [1]; one that is out of range.
+        limit: How many places there are.
+        tid: This thread.
+        nt: All threads.
+
+    Raises:
+        ValueError: An index is out of range.
+    """
     for i in range(index.size * tid // nt, index.size * (tid + 1) // nt):
         place = np.int64(index[i])
         if place < -limit or place >= limit:
@@ -259,6 +271,17 @@ def table_of_indices(
     b: Builder, x: Operand, axis: int, count: int, index_of: Callable[..., Array], *args: Any
 ) -> Operand:
     """As many indices along an axis, which a function computes of sizes.
+
+    Args:
+        b: Records it.
+        x: The tensor that they are for.
+        axis: Along which.
+        count: How many indices.
+        index_of: Gives int64 [count]; a function that is known by itself.
+        args: Its arguments: sizes and other constants.
+
+    Returns:
+        int64 [count].
 
     Raises:
         OperandError: One is out of bounds.

@@ -413,7 +413,19 @@ def grouped_rows(
     sizes: BlockSizes,
     policy: PrecisionPolicy,
 ) -> Operand:
-    """Rows in 8 bits; operators that multiply the same ones share them."""
+    """Rows in 8 bits; operators that multiply the same ones share them.
+
+    Args:
+        b: Records it, unless the program has these rows already.
+        x: The rows, float32 (..., terms).
+        unpacked: How products read rows and weights.
+        panels: The weights, whose zero points decide what goes with a row.
+        sizes: Of the product.
+        policy: How many terms share a scale, and for which instructions.
+
+    Returns:
+        Bytes: `unpacked_row_bytes` of each row.
+    """
     equal = begins_with_zeros(policy.level, panels.variant)
     padded = sizes.blocks * sizes.size
     group = min(policy.group, padded)

@@ -254,7 +254,14 @@ def repeat_unusual(
 ) -> None:
     """Computes rows of a share anew that hold infinity or NaN, which integers do not.
 
-    `whole`: bytes of a quantized row, which ends with whether all are finite.
+    Args:
+        x: The left side, float32, flat.
+        quantized: Its rows in bytes, each of which ends with whether all of it is finite.
+        whole: Bytes of such a row.
+        arrays: Weights, bias, and the result, which is written.
+        sizes: Of the product.
+        own: Address of this thread's `floats_of_thread` floats.
+        share: The first row and the one behind the last, the first panel and the one behind.
     """
     top, bottom, first, last = share
     for row in range(top, bottom):
@@ -342,7 +349,14 @@ def multiply_floats(
 ) -> None:
     """A few rows times a panel whose weights are made floats block by block.
 
-    `own`: the address of `floats_of_thread` floats.
+    Args:
+        x: The left side, float32, flat.
+        arrays: The bias, and the result, which is written.
+        sizes: Of the product.
+        panel: Of the weights.
+        own: Address of this thread's `floats_of_thread` floats.
+        start: The first row.
+        stop: The one behind the last; at most `FLOAT_ROWS` are computed.
     """
     add_up_floats(x, sizes, panel, own, start, stop)
     store_sums(arrays, sizes, panel, own, start, stop)
@@ -352,7 +366,16 @@ def multiply_floats(
 def store_sums(
     arrays: BlockArrays, sizes: RowSizes, panel: _Panel, own: int, start: int, stop: int
 ) -> None:
-    """Writes what `add_up_floats` has left to some rows of the result."""
+    """Writes what `add_up_floats` has left to some rows of the result.
+
+    Args:
+        arrays: The bias, and the result, which is written.
+        sizes: Of the product.
+        panel: Of the weights.
+        own: As `add_up_floats` had it.
+        start: The first row.
+        stop: The one behind the last.
+    """
     sums = floats_at(sums_at(own, sizes.size), FLOAT_ROWS * COLUMNS)
     for r in range(stop - start):
         at = (start + r) * sizes.columns + panel.column
@@ -368,7 +391,16 @@ def sums_at(own: int, size: int) -> Any:
 
 @loop
 def add_up_floats(x: Any, sizes: RowSizes, panel: _Panel, own: int, start: int, stop: int) -> None:
-    """Sums of a few rows times a panel, which stay at `sums_at`; at most `FLOAT_ROWS`."""
+    """Sums of a few rows times a panel, which stay at `sums_at`.
+
+    Args:
+        x: The left side, float32, flat.
+        sizes: Of the product.
+        panel: Of the weights.
+        own: Address of this thread's `floats_of_thread` floats: a block of weights, and sums.
+        start: The first row.
+        stop: The one behind the last; at most `FLOAT_ROWS` are summed.
+    """
     size = sizes.size
     weights = floats_at(own, size * COLUMNS)
     sums = floats_at(sums_at(own, size), FLOAT_ROWS * COLUMNS)

@@ -280,7 +280,16 @@ def _repeat_unusual(
 
 @loop
 def widen_row(tiles: Any, row: int, rows: Any, to: int, terms: int, planes: int) -> None:
-    """Makes one of the rows in float32 of a row that is laid out as tiles."""
+    """Makes one of the rows in float32 of a row that is laid out as tiles.
+
+    Args:
+        tiles: bfloat16 as uint16: for each `HALF` rows and `STEP` terms as many tiles as planes.
+        row: Which row of the tiles.
+        rows: float32 (any, terms), flat.
+        to: Which of these is written.
+        terms: Of a row.
+        planes: Tiles whose sums are the numbers.
+    """
     steps = -(-terms // STEP)
     for k in range(terms):
         tile = row // HALF * steps + k // STEP

@@ -43,7 +43,14 @@ def below_or_equal(a: Any, b: Any) -> Any:
 
 
 def _position_kernel(replaces: Callable[..., Any]) -> Kernel:
-    """A kernel ``(x, y, best, outer, n, inner, tid, nt)``; ``best`` is scratch like a result."""
+    """A kernel ``(x, y, best, outer, n, inner, tid, nt)`` that finds places along an axis.
+
+    It reads ``x`` (outer, n, inner) and writes int64 places to ``y`` (outer, inner), both flat;
+    ``best`` is scratch of the size of ``y`` and the type of ``x``, not touched where inner is 1.
+
+    Args:
+        replaces: Whether a later element takes the place of the one that was best so far.
+    """
 
     def position(
         x: Any, y: Any, best: Any, outer: int, n: int, inner: int, tid: int, nt: int

@@ -18,7 +18,15 @@ from partita_cpu.scalar.instructions import like
 
 
 def _scan_kernel(combine: Callable[..., Any]) -> Kernel:
-    """A kernel ``(x, y, neutral, outer, n, inner, exclusive, reverse, tid, nt)``."""
+    """A kernel ``(x, y, neutral, outer, n, inner, exclusive, reverse, tid, nt)``.
+
+    It reads ``x`` (outer, n, inner) and writes ``y``, of the same size, both flat: along the middle
+    axis what all elements up to a place come to, without its own if ``exclusive``, and from the
+    end if ``reverse``.
+
+    Args:
+        combine: Two elements to one; ``neutral`` and an element give that element.
+    """
 
     def scan(
         x: Any,

@@ -85,7 +85,11 @@ def sum_of_row(row: Any) -> Any:
 def sum_kernel(term: Callable[..., Any]) -> Kernel:
     """A kernel ``(x, y, sums, outer, n, inner, tid, nt)`` that sums ``term`` of floats.
 
-    ``sums`` is float64 scratch of the size of ``y``; it is not touched where inner is 1.
+    It reads ``x`` (outer, n, inner) and writes ``y`` (outer, inner), both flat; ``sums`` is float64
+    scratch of the size of ``y``, not touched where inner is 1.
+
+    Args:
+        term: What is summed, of an element.
     """
 
     def sum_terms(
@@ -140,7 +144,14 @@ def sum_kernel(term: Callable[..., Any]) -> Kernel:
 
 
 def fold_kernel(combine: Callable[..., Any], term: Callable[..., Any] = same_term) -> Kernel:
-    """A kernel ``(x, y, outer, n, inner, tid, nt)`` that folds ``term`` by ``combine``."""
+    """A kernel ``(x, y, outer, n, inner, tid, nt)`` that folds ``term`` by ``combine``.
+
+    It reads ``x`` (outer, n, inner) and writes ``y`` (outer, inner), both flat; n is not 0.
+
+    Args:
+        combine: Two terms to one.
+        term: What is folded, of an element.
+    """
 
     def fold(x: Any, y: Any, outer: int, n: int, inner: int, tid: int, nt: int) -> None:
         if inner == 1:
@@ -172,7 +183,18 @@ def fold_kernel(combine: Callable[..., Any], term: Callable[..., Any] = same_ter
 def log_sum_exp(
     x: Any, y: Any, sums: Any, outer: int, n: int, inner: int, tid: int, nt: int
 ) -> None:
-    """``log(sum(exp(x)))`` without overflow; arguments as for `sum_kernel`."""
+    """``log(sum(exp(x)))`` along an axis, without overflow.
+
+    Args:
+        x: (outer, n, inner), flat.
+        y: Result (outer, inner), flat.
+        sums: float64 scratch of the size of `y`; not touched where inner is 1.
+        outer: How many slices lie before the axis: the product of the sizes before it.
+        n: Size of the axis.
+        inner: Elements from one place along the axis to the next: the product of later sizes.
+        tid: This thread.
+        nt: All threads; they share the slices, and parts of these.
+    """
     wide_vectors()
     infinity = like(y[0], np.inf)
     if inner == 1:

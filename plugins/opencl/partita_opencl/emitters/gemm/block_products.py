@@ -143,7 +143,18 @@ def block_product(
     *,
     gated: bool = False,
 ) -> None:
-    """Records ``out = epilogue(norm(a) @ weights)``; see :func:`block_products` for ``gated``."""
+    """Records ``out = epilogue(norm(a) @ weights)``.
+
+    Args:
+        k: Records it.
+        weights: The weights, of ``form.depth`` terms and ``form.columns`` columns.
+        a: Rows (..., depth); nothing is recorded if there are none.
+        out: Receives (..., columns), or half as many if gated.
+        epilogue: Bias, residual and activation.
+        norm: What rows go through first.
+        gated: Whether columns are pairs, of which the activation of the first is multiplied by
+            the second.
+    """
     rows = a.size // weights.form.depth
     if not rows:
         return

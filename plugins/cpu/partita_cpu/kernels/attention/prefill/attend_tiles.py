@@ -109,13 +109,25 @@ def attend_tiles(
     tid: int,
     nt: int,
 ) -> None:
-    """As `cache_attention.attend_cache`, which describes the arguments, with keys in one part.
+    """``y = softmax(queries @ keys.T + bias) @ values`` of many queries, by tiles of products.
 
     Queries are turned here, chunk by chunk, so that they are in a cache when they are multiplied.
 
     Threads take turns with chunks, those that see the most keys first; who was last in a turn is
-    first in the next one. `kernels` are `tile_kernels.attention_kernels`. Where factors are sums of
-    two bfloat16, kernels and table for floats lie behind both.
+    first in the next one.
+
+    Args:
+        cache: Keys and values.
+        queries: As they are given.
+        spans: Which keys there are; see `cache_spans`.
+        terms: What is added to scores; not read unless the table says so.
+        target: The result, and scratch memory of `floats_of` floats for each thread.
+        kernels: `tile_kernels.attention_kernels`; where factors are sums of two bfloat16, those for
+            floats lie behind them.
+        table: Sizes, as `cache_attention` names their places; likewise those for floats behind.
+        cap: Bound of the scores through tanh; 0 for none.
+        tid: This thread.
+        nt: All threads.
     """
     wide_vectors()
     y, scratch = target.y, target.scratch
