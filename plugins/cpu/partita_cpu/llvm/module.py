@@ -18,7 +18,7 @@ from partita_cpu.llvm.copies import bf16_split, byte_table, int8_groups, strided
 from partita_cpu.llvm.copies.flushed_rows import copy_flushed
 from partita_cpu.llvm.copies.transpose_block import NARROW_SIDE, SIDE, transpose
 from partita_cpu.llvm.function import Function
-from partita_cpu.llvm.images import depthwise_rows, winograd
+from partita_cpu.llvm.images import depthwise_rows, group_normalization, winograd
 from partita_cpu.llvm.images.depthwise_pixels import (
     ACROSS,
     PIXELS,
@@ -86,6 +86,7 @@ PARTS = (
     "_pairs_tall",
     "_activated_halves",
     "_normalized",
+    "_normalized_pixels",
     *(f"_normalized_tiles_{planes}" for planes in unpack_blocks.PLANES),
     *("_f16", "_f16_narrow", "_bf16_weights"),
     "_blocks",
@@ -157,6 +158,8 @@ def functions(level: Level, part: str = "") -> list[Function]:
         return [*made, normalization.normalize_rows("normalize_rows")] if made else []
     if part == "_normalized":
         return _normalizations() if level.lanes == eight_rows.LANES else []
+    if part == "_normalized_pixels":
+        return group_normalization.functions(level)
     if part.startswith("_normalized_tiles"):
         return _normalizations(int(part.rpartition("_")[2])) if level.tiles else []
     if part:

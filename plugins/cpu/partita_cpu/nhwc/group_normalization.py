@@ -10,12 +10,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from partita_cpu.jit.intrinsics.address_call import address
+from partita.lowering import Array
+from partita_cpu.jit.intrinsics.address_call import (
+    address,
+    call_channel_sums,
+    call_convert,
+    call_normalize_pixels,
+)
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
 from partita_cpu.nhwc.window import ChannelSlice
-from partita_cpu.scalar.activations import ActivationFields, activate_floats
-from partita_cpu.scalar.instructions import muladd
+from partita_cpu.scalar.activations import activate_floats
 
 LANES = 16
 """Channels that a thread takes at least: those of one line of the cache."""
@@ -65,80 +70,84 @@ class GroupFactors(NamedTuple):
     bias: KernelArray
 
 
+class PixelEnd(NamedTuple):
+    """What becomes of normalized elements.
+
+    Attributes:
+        slope: What is below 0 is multiplied by it.
+        low: Lower bound.
+        high: Upper bound.
+        activate: Address of what applies the rest of an activation to a run of bfloat16, or 0.
+        code: The rest of an activation of float32; see `ActivationFields`.
+        alpha: Its first attribute.
+        beta: Its second one.
+    """
+
+    slope: float
+    low: float
+    high: float
+    activate: int
+    code: int
+    alpha: float
+    beta: float
+
+
 @loop
 def channel_moments(
-    x: Any, moments: Moments, pixels: int, channels: ChannelSlice, tid: int, nt: int
+    x: Array,
+    moments: Moments,
+    kernel: Array,
+    pixels: int,
+    channels: ChannelSlice,
+    tid: int,
+    nt: int,
 ) -> None:
     """Moments of each channel of each image.
 
     Args:
-        x: Images (N, pixels, x_pitch), flat.
+        x: Images (N, pixels, x_pitch), flat; float32, or bfloat16 as uint16.
         moments: What is computed.
+        kernel: What adds up pixels; see `llvm.images.group_normalization`.
         pixels: Of an image.
         channels: Which ones are read.
         tid: This thread.
         nt: All threads; they share the channels.
     """
-    count, pitch = channels.number, channels.x_pitch
+    count, pixel_bytes = channels.number, x.itemsize * channels.x_pitch
     images = moments.center.size // count
     pieces = -(-count // LANES)
     begin = pieces * tid // nt * LANES
     width = min(pieces * (tid + 1) // nt * LANES, count) - begin
+    step = SAMPLES if pixels >= SAMPLES * SAMPLES else 1
+    samples = -(-pixels // step)
     for image in range(images if width > 0 else 0):
-        source, at = image * pixels * pitch + channels.x_first + begin, image * count + begin
+        source = address(x) + x.itemsize * (channels.x_first + begin) + image * pixels * pixel_bytes
+        at = image * count + begin
         center = moments.center[at : at + width]
         total, squares = moments.rest[at : at + width], moments.square[at : at + width]
         part = moments.part[2 * at : 2 * at + width]
         square = moments.part[2 * at + width : 2 * at + 2 * width]
-        step = SAMPLES if pixels >= SAMPLES * SAMPLES else 1
+        ends = address(center), address(part), address(square)
         for c in range(width):
-            total[c], squares[c] = np.float64(0), np.float64(0)
-        for first in range(0, pixels, BLOCK * step):
-            for c in range(width):
-                part[c] = np.float32(0)
-            for pixel in range(first, min(first + BLOCK * step, pixels), step):
-                row = x[source + pixel * pitch : source + pixel * pitch + width]
-                for c in range(width):
-                    part[c] += row[c]
+            center[c], total[c], squares[c] = np.float32(0), np.float64(0), np.float64(0)
+        for first in range(0, samples, BLOCK):
+            rows, stride = min(BLOCK, samples - first), step * pixel_bytes
+            call_channel_sums(kernel[0], (rows, width, source + first * stride, stride, *ends))
             for c in range(width):
                 total[c] += np.float64(part[c])
-        share = 1 / np.float64(-(-pixels // step))
+        share = 1 / np.float64(samples)
         for c in range(width):
             center[c] = np.float32(total[c] * share)
             total[c] = np.float64(0)
         for first in range(0, pixels, BLOCK):
-            for c in range(width):
-                part[c], square[c] = np.float32(0), np.float32(0)
-            stop = min(first + BLOCK, pixels)
-            fours = first + (stop - first) // 4 * 4
-            for pixel in range(first, fours, 4):
-                _add_four(x, source + pixel * pitch, pitch, center, part, square)
-            for pixel in range(fours, stop):
-                row = x[source + pixel * pitch : source + pixel * pitch + width]
-                for c in range(width):
-                    difference = row[c] - center[c]
-                    part[c] += difference
-                    square[c] = muladd(difference, difference, square[c])
+            rows, place = min(BLOCK, pixels - first), source + first * pixel_bytes
+            call_channel_sums(kernel[0], (rows, width, place, pixel_bytes, *ends))
             for c in range(width):
                 total[c] += np.float64(part[c])
                 squares[c] += np.float64(square[c])
         share = 1 / np.float64(pixels)
         for c in range(width):
             total[c], squares[c] = total[c] * share, squares[c] * share
-
-
-@loop(inline=True)
-def _add_four(x: Any, at: int, pitch: int, center: Any, part: Any, square: Any) -> None:
-    """Adds the differences of four pixels from the center, and their squares."""
-    width = center.size
-    row0, row1 = x[at : at + width], x[at + pitch : at + pitch + width]
-    row2 = x[at + 2 * pitch : at + 2 * pitch + width]
-    row3 = x[at + 3 * pitch : at + 3 * pitch + width]
-    for c in range(width):
-        a, b = row0[c] - center[c], row1[c] - center[c]
-        d, e = row2[c] - center[c], row3[c] - center[c]
-        part[c] += (a + b) + (d + e)
-        square[c] += muladd(a, a, b * b) + muladd(d, d, e * e)
 
 
 @loop
@@ -187,43 +196,64 @@ def group_factors(
 
 @loop
 def normalize_pixels(
-    x: Any,
+    x: Array,
     factors: GroupFactors,
-    y: Any,
+    y: Array,
+    kernel: Array,
     pixels: int,
     channels: ChannelSlice,
-    activation: ActivationFields,
+    end: PixelEnd,
     tid: int,
     nt: int,
 ) -> None:
     """Normalizes every pixel, then applies an activation.
 
     Args:
-        x: Images (N, pixels, x_pitch), flat.
+        x: Images (N, pixels, x_pitch), flat; float32, or bfloat16 as uint16.
         factors: Of all channels of all images.
-        y: Output (N, pixels, y_pitch), flat.
+        y: Output (N, pixels, y_pitch), flat; float32, or bfloat16 as uint16.
+        kernel: What normalizes pixels; see `llvm.images.group_normalization`.
         pixels: Of an image.
         channels: Which ones are read and written.
-        activation: The activation.
+        end: Bounds and the activation.
         tid: This thread.
         nt: All threads; they share the pixels of all images.
     """
-    count, code = channels.number, activation.code
-    a, b = np.float32(activation.alpha), np.float32(activation.beta)
-    rows, bias = y.size // channels.y_pitch, factors.bias
-    dense = channels.y_pitch == count
-    block = max(AT_ONCE // count, 1) if dense else 1
-    end = rows * (tid + 1) // nt
-    for start in range(rows * tid // nt, end, block):
-        stop = min(start + block, end)
-        for row in range(start, stop):
-            source = row * channels.x_pitch + channels.x_first
-            to, at = row * channels.y_pitch + channels.y_first, row // pixels * count
-            before, after = x[source : source + count], y[to : to + count]
-            mean, missing = factors.mean[at : at + count], factors.missing[at : at + count]
-            factor = factors.factor[at : at + count]
-            for c in range(count):
-                after[c] = muladd((before[c] - mean[c]) - missing[c], factor[c], bias[c])
-        if code:
-            place = address(y) + 4 * (start * channels.y_pitch + channels.y_first)
-            activate_floats(place, (stop - start) * count, code, a, b)
+    count, rows = channels.number, y.size // channels.y_pitch
+    x_bytes, y_bytes = x.itemsize * channels.x_pitch, y.itemsize * channels.y_pitch
+    source = address(x) + x.itemsize * channels.x_first
+    result = address(y) + y.itemsize * channels.y_first
+    slope, low, high = np.float32(end.slope), np.float32(end.low), np.float32(end.high)
+    start, stop, block = rows * tid // nt, rows * (tid + 1) // nt, max(AT_ONCE // count, 1)
+    while start < stop:
+        image = start // pixels
+        some = min(block, min(stop, (image + 1) * pixels) - start)
+        at, place = 4 * image * count, result + start * y_bytes
+        call_normalize_pixels(
+            kernel[0],
+            (
+                some,
+                count,
+                source + start * x_bytes,
+                x_bytes,
+                place,
+                y_bytes,
+                address(factors.mean) + at,
+                address(factors.missing) + at,
+                address(factors.factor) + at,
+                address(factors.bias),
+                slope,
+                low,
+                high,
+            ),
+        )
+        if end.code or end.activate:
+            runs = 1 if channels.y_pitch == count else some
+            for run in range(runs):
+                to, length = place + run * y_bytes, some // runs * count
+                if end.activate:
+                    call_convert(end.activate, (to, length, to))
+                else:
+                    alpha, beta = np.float32(end.alpha), np.float32(end.beta)
+                    activate_floats(to, length, end.code, alpha, beta)
+        start += some

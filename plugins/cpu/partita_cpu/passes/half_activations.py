@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from partita.lowering import Graph, Node, Value
+from partita.lowering import ActivationCode, Graph, Node, Value
 from partita.lowering.nhwc.conversion import DOMAIN, Shapes
 from partita_cpu.gemm.fused_activation import bounds_of, has_kernel, needs_pass
 from partita_cpu.gemm.precision_policy import PrecisionPolicy
@@ -23,6 +23,7 @@ from partita_cpu.gemm.tile_kernels import Arithmetic
 from partita_cpu.kernels.attention.heads_in_place import HEADS
 from partita_cpu.kernels.linalg.rounded_rows import ROWS
 from partita_cpu.kernels.nhwc.placement import SLICES
+from partita_cpu.llvm import activations
 from partita_cpu.nhwc.attention import attention_arithmetic
 from partita_cpu.nhwc.attention_table import HeadSizes
 
@@ -36,6 +37,7 @@ _OF_ROWS = frozenset(
 _ATTENTION = f"{HEADS}::Attention"
 _OF_SLICES = frozenset(f"{SLICES}::{name}" for name in ("Conv", "SummedConv"))
 _ADD = f"{DOMAIN}::Add"
+_GROUPS = f"{DOMAIN}::GroupNormalization"
 _SAME = frozenset(
     f"{DOMAIN}::{name}"
     for name in ("MaxPool", "AveragePool", "ScaleShift", "ShuffleChannels", "Gate", "Resize")
@@ -165,6 +167,11 @@ def _can_write(policy: PrecisionPolicy, rows: _Rows, node: Node) -> bool:
         act = bounds_of(node.attrs.get("activation"))[2]
         return not act.code
     activation = node.attrs.get("activation")
+    if node.kind == _GROUPS:
+        rest = bounds_of(activation)[2]
+        return rest.code in (ActivationCode.NONE, ActivationCode.LEAKY_RELU) or (
+            rest.code in activations.KERNELS
+        )
     if node.kind in _TRANSPOSED:
         return _is_narrow_product(policy, node) and not needs_pass(activation)
     if node.kind != _CONV and node.kind not in _OF_SLICES:
@@ -181,7 +188,7 @@ def _can_write(policy: PrecisionPolicy, rows: _Rows, node: Node) -> bool:
 def _can_read(policy: PrecisionPolicy, rows: _Rows, node: Node, position: int) -> bool:
     if node.kind in _OF_ROWS:
         return not policy.level.tiles and rows.can_read(node, position)
-    if node.kind in _SAME or node.kind in _MEANS or _moves(node):
+    if node.kind in _SAME or node.kind in _MEANS or node.kind == _GROUPS or _moves(node):
         return position == 0
     if node.kind == _ADD or _is_concat(node):
         return True

@@ -6,10 +6,33 @@ import numpy as np
 import pytest
 from onnx import numpy_helper
 
+from partita_cpu.llvm.levels import EVERY
+from partita_cpu.nhwc.group_normalization import normalize_pixels
+
+from .test_native_halves import BF16
 from .test_native_layout import Net, check, compiled
 
 pytestmark = pytest.mark.usefixtures("level")
 """Every level in turn."""
+
+
+@pytest.mark.parametrize("activation", ["Relu", "LeakyRelu", "Silu", "HardSigmoid"])
+def test_images_stay_in_bfloat16(level, activation):
+    net = Net(1, 8, 12, 10)
+    image = net.conv("x", 8, 24)
+    y = net.add("InstanceNormalization", image, net.const(24), net.const(24))
+    y = net.add("Mul", y, net.add("Sigmoid", y)) if activation == "Silu" else net.add(activation, y)
+    pooled = net.add("MaxPool", y, kernel_shape=[2, 2], strides=[2, 2])
+    y = net.conv(pooled, 24, 12)
+    check(net, y, config=BF16, tolerance=4e-2)
+    specs = [(net.shape, np.dtype(np.float32))]
+    device = compiled(net.model(y), **BF16).device_model
+    steps = device.specializer.program(specs, None).steps
+    kinds = [
+        step.args[n].dtype.itemsize for step in steps for n in (0, 5) if step.fn is normalize_pixels
+    ]
+    kept = EVERY[level].keeps_bfloat16
+    assert kinds == [2 if kept else 4, 2 if kept and activation != "HardSigmoid" else 4]
 
 
 def spelled(net, x, shape, groups, activation=None):

@@ -136,6 +136,12 @@ call_scale = calling(*[_I64] * 7, _F32, _F32, returns=_I64)
 call_add = calling(*[_I64] * 8)
 """Adds pixels of two images; see `images.sums.PARAMETERS`."""
 
+call_channel_sums = calling(*[_I64] * 7)
+"""Adds up pixels; see `images.group_normalization.SUM_PARAMETERS`."""
+
+call_normalize_pixels = calling(*[_I64] * 10, *[_F32] * 3)
+"""Normalizes pixels; see `images.group_normalization.PARAMETERS`."""
+
 call_window = calling(*[_I64] * 12, _F32, _F32, _I64)
 """Calls a window kernel; see `sliding_window.PARAMETERS`."""
 

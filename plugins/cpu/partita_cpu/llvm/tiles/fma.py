@@ -192,7 +192,7 @@ class Products:
         v, pairs = self.vector, _pairs(self._lanes)
         if self._factors is Factors.PAIRS:
             name = _DOT_PAIRS[self._lanes]
-            return self._f.let(f"call {v} {name}({v} {c}, {pairs} {a}, {pairs} {b})")
+            return self._f.let(f"call {v} {name}({v} {c}, {pairs} {b}, {pairs} {a})")
         return self._f.fma(self._lanes, a, b, c)
 
 
