@@ -5,6 +5,7 @@ import gc
 import itertools
 import os
 import threading
+import weakref
 from types import SimpleNamespace
 
 import numpy as np
@@ -464,6 +465,19 @@ def test_programs_in_memory_are_bounded(monkeypatch):
     assert set(cache.get(keys)) == set(keys)
     assert set(cache.get(keys[:2])) == set(keys[:2])
     assert len(cache.programs) == 2
+
+
+def test_programs_go_with_their_last_plan_and_are_shared_until_then(monkeypatch):
+    monkeypatch.setattr(program_cache, "PROGRAMS", 1)
+    cache = fresh_cache()
+    used, unused, last = (
+        ProgramKey("move.cl", (("T", k), ("DIMS", 2))) for k in ("uint", "uchar", "ushort")
+    )
+    plan = cache.get([used])
+    gone = weakref.ref(cache.get([unused])[unused])
+    cache.get([last])
+    assert gone() is None
+    assert cache.get([used])[used] is plan[used]
 
 
 def test_the_disk_cache_can_be_turned_off(monkeypatch, tmp_path):

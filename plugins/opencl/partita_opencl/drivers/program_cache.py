@@ -12,6 +12,7 @@ import hashlib
 import logging
 import re
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -39,8 +40,11 @@ _INCLUDE = re.compile(r'^#include "(.+)"$', re.MULTILINE)
 FILES = 2048
 """Programs kept on disk; when there are more, the half that was used longest ago is deleted."""
 
-PROGRAMS = 1024
-"""Programs kept in memory per device."""
+PROGRAMS = 256
+"""Programs kept in memory per device whether a plan uses them or not: those of a few networks.
+
+PoCL takes one to several MB for each. Those that plans use are shared, however many they are.
+"""
 
 
 _pocl_turn, _has_pocl_failed = InterruptSafeLock(), threading.Event()
@@ -92,6 +96,9 @@ class ProgramCache:
         handle: The ``pyopencl.Device``.
         identity: Device, driver and platform with versions.
         on_disk: Whether to keep programs on disk.
+
+    Attributes:
+        programs: Those that were asked for last, which stay without a plan that uses them.
     """
 
     def __init__(self, context: Any, handle: Any, identity: str, *, on_disk: bool = True) -> None:
@@ -100,6 +107,7 @@ class ProgramCache:
         self._handle = handle
         self._identity = identity
         self.programs: OrderedDict[ProgramKey, Any] = OrderedDict()
+        self._in_use: weakref.WeakValueDictionary[ProgramKey, Any] = weakref.WeakValueDictionary()
         self._lock = InterruptSafeLock()
 
     def get(self, keys: Iterable[ProgramKey]) -> dict[ProgramKey, Any]:
@@ -111,20 +119,22 @@ class ProgramCache:
         """
         wanted = dict.fromkeys(keys)
         with self._lock:
-            missing = [key for key in wanted if key not in self.programs]
+            found = {key: self._in_use.get(key) for key in wanted}
+        missing = [key for key, program in found.items() if program is None]
         if len(missing) > 1:
             with joint_work.workers(min(len(missing), usable_processors())) as pool:
                 built = list(pool.map(self._make, missing))
         else:
             built = [self._make(key) for key in missing]
         with self._lock:
-            found = dict(zip(missing, built, strict=True))
-            for key in wanted:
-                program = self.programs.pop(key, None) or found.get(key) or self._make(key)
-                self.programs[key] = found[key] = program
+            for key, program in zip(missing, built, strict=True):
+                found[key] = self._in_use.setdefault(key, program)  # or what was built meanwhile
+            for key, program in found.items():
+                self.programs[key] = program
+                self.programs.move_to_end(key)
             while len(self.programs) > PROGRAMS:
                 self.programs.popitem(last=False)
-            return {key: found[key] for key in wanted}
+            return found
 
     def _make(self, key: ProgramKey) -> Any:
         source, options = key.source(), key.build_options()
