@@ -416,6 +416,19 @@ def test_what_attention_shows_of_its_scores(opset, mode, softcap):
         np.testing.assert_allclose(found, steps[3] @ v, rtol=1e-4, atol=1e-5, err_msg=device)
 
 
+def test_a_mask_of_fewer_keys_is_filled_up_from_opset_24_on():
+    """Before, ONNX has a mask broadcast; its definition and onnxruntime refuse such a one."""
+    q, k = floats(1, 2, 3, 4), floats(1, 2, 5, 4, seed=1)
+    feeds = {"q": q, "k": k, "v": k, "mask": floats(3, 4)}
+    with pytest.raises(InferError, match="attn_mask has 4 columns for 5 keys"):
+        alone("Attention", 23, feeds.values())
+    scores = np.einsum("bhqd,bhkd->bhqk", q, k)[..., :4] / 2.0 + feeds["mask"]
+    powers = np.exp(scores.astype(np.float64))
+    due = powers / powers.sum(-1, keepdims=True) @ k[:, :, :4]
+    found = alone("Attention", 24, feeds.values())
+    np.testing.assert_allclose(found, due, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 @pytest.mark.parametrize("kind", [np.int32, np.int64, np.float32])
 def test_negative_powers_of_integers(dtype, kind):
