@@ -427,3 +427,24 @@ def test_the_kit_starts_without_what_it_seldom_needs():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "0"], done.stdout
+
+
+@pytest.mark.parametrize("share", [-1.0, 0.0, 1.0])
+def test_attention_of_halves_may_be_as_far_from_the_exact_answer_as_onnxs_is(share):
+    case = node_cases()["attention_4d_causal_fp16"]
+    ((inputs, (due,)),) = case.runs
+    q, k, v = (array.astype(np.float64) for array in inputs)
+    scores = np.einsum("bhqd,bhkd->bhqk", q, k) / np.sqrt(q.shape[-1])
+    powers = np.where(np.tril(np.ones(scores.shape[-2:])), np.exp(scores), 0.0)
+    exact = powers / powers.sum(-1, keepdims=True) @ v
+    answer = (exact + share * (due - exact)).astype(np.float16)
+
+    class Computed:
+        inputs = ()
+
+        def __call__(self, _):
+            return SimpleNamespace(to_tuple=lambda: (answer,))
+
+    bench = SimpleNamespace(decline_unless_taken=lambda _: None, compile=lambda _: Computed())
+    (check,) = operator_checks({case.name: case})
+    check.run(bench)
