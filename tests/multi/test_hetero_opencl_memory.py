@@ -48,7 +48,7 @@ def test_kernels_of_both_work_at_the_same_addresses():
         request.infer({"v0": X})
     execution = request.explain_execution()
     crossing = {memory for step in execution.steps for memory in step.writes}
-    seen = [memory for part in execution.parts.values() for memory in part.shared]
+    seen = [memory for part in execution.submodels.values() for memory in part.shared]
     assert set(seen) <= crossing
     assert len(seen) == 4  # two submodels read and write one tensor each
 

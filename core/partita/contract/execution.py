@@ -44,20 +44,20 @@ class Execution:
     Attributes:
         steps: Its steps, in the order of the plan.
         shared: Host memory that the device uses in place, without copies.
-        parts: The same of the runners of submodels, by the submodel's number.
+        submodels: The same of the runners of submodels, by the submodel's number.
     """
 
     steps: tuple[ExecutedStep, ...] = ()
     shared: tuple[MemoryRange, ...] = ()
-    parts: Mapping[int, Execution] = field(default_factory=dict)
+    submodels: Mapping[int, Execution] = field(default_factory=dict)
 
-    def rows(self, part: int | None = None) -> Iterator[tuple[int | None, str, str]]:
+    def rows(self, submodel: int | None = None) -> Iterator[tuple[int | None, str, str]]:
         """Submodel's number, name and ``how`` of every step, those of submodels included.
 
         Steps of the request as a whole, which are runs and transfers, come first; their number is
         ``None``.
         """
         for step in self.steps:
-            yield part, step.name, step.how
-        for number, execution in sorted(self.parts.items()):
+            yield submodel, step.name, step.how
+        for number, execution in sorted(self.submodels.items()):
             yield from execution.rows(number)

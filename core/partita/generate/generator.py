@@ -300,7 +300,20 @@ class Generator:
         stop: Sequence[str],
         formatted: bool,
     ) -> Generation:
-        """Checks a prompt and what is asked of it."""
+        """Checks a prompt and what is asked of it.
+
+        Args:
+            number: Of the prompt among those of the call.
+            prompt: A text, or tokens.
+            sampling: How tokens are chosen.
+            max_new_tokens: Most tokens of the answer; ``None`` for as many as there is room for.
+            stop: Texts that end the answer.
+            formatted: Whether a text has all special tokens already.
+
+        Raises:
+            InputError: There are stop words and no tokenizer.
+            ContextLengthError: The prompt leaves no room for an answer.
+        """
         stop = [stop] if isinstance(stop, str) else stop
         tokens = self._tokens_of(prompt, formatted)
         # Before millions of them are looked at.

@@ -263,7 +263,7 @@ def executions_are_of_the_last_run(bench: Bench) -> None:
 def _writes(execution: Execution) -> list[MemoryRange]:
     """Where steps write, those of submodels too."""
     own = [place for step in execution.steps for place in step.writes]
-    return own + [place for part in execution.parts.values() for place in _writes(part)]
+    return own + [place for one in execution.submodels.values() for place in _writes(one)]
 
 
 def _is_in(array: np.ndarray[Any, Any], places: Sequence[MemoryRange]) -> bool:

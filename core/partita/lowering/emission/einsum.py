@@ -109,7 +109,19 @@ def _summed(
 def _combined(
     steps: EinsumSteps, x: Operand, lx: Labels, y: Operand, ly: Labels, later: set[str]
 ) -> tuple[Operand, Labels]:
-    """The product of two operands, summed over what nobody needs later."""
+    """The product of two operands, summed over what nobody needs later.
+
+    Args:
+        steps: Records it.
+        x: An operand.
+        lx: The labels of its dimensions, each of them once.
+        y: The other one.
+        ly: Its labels.
+        later: Labels that the result or operands to come have.
+
+    Returns:
+        The product and its labels.
+    """
     x, lx = _summed(steps, x, lx, later | set(ly))
     y, ly = _summed(steps, y, ly, later | set(lx))
     batch = [label for label in lx if label in ly and label in later]

@@ -216,7 +216,16 @@ def _from_claims(
     ir_model: ir.Model,
     isolate: bool,
 ) -> onnx.ModelProto:
-    """What follows from ranks that operators tell, and from claims where these do not."""
+    """What follows from ranks that operators tell, and from claims where these do not.
+
+    Args:
+        proto: The model as inference reads it; what is told and claimed is added to it.
+        inferred: What follows without either.
+        claims: By name of a value what the file says of it, where inference found less.
+        told: Names of values whose types the application's own operators tell.
+        ir_model: The model itself; not changed.
+        isolate: Whether inference runs in a process of its own.
+    """
     for _ in range(_MOST_ROUNDS):
         if not tell_ranks(proto.graph, inferred.graph):
             break

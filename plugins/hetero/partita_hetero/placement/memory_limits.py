@@ -222,7 +222,19 @@ def _require(
     homes: Sequence[str | None],
     names: Sequence[str],
 ) -> None:
-    """Raises unless what is pinned to a device fits."""
+    """Raises unless what is pinned to a device fits.
+
+    Args:
+        model: What operations take.
+        device: The device.
+        limit: Bytes that it may hold.
+        keep: Operations that are pinned to it.
+        homes: The device of each operation; ``None`` for one that needs none.
+        names: The name of each operation.
+
+    Raises:
+        InfeasiblePlanError: It does not.
+    """
     if not keep:
         return
     others = [op for op, home in enumerate(homes) if home == device and op not in set(keep)]

@@ -227,8 +227,8 @@ class StepRunner:
             else:
                 name, how = step.name, step.kind
             steps.append(ExecutedStep(name, how, writes=writes))
-        parts = {number: runner.explain_execution() for number, runner in self.runners.items()}
-        return Execution(tuple(steps), parts=parts)
+        submodels = {number: runner.explain_execution() for number, runner in self.runners.items()}
+        return Execution(tuple(steps), submodels=submodels)
 
 
 def new_runners(assembly: Assembly) -> dict[int, Runner]:

@@ -78,9 +78,7 @@ def _latency(arrays: Arrays, device: Array, owner: Array) -> float:
             now = max(now, free[place, slot])
         now += arrays.launch[place]
         for i in range(start[subgraph], start[subgraph + 1]):
-            now += arrays.task_cost[ops[i], place] + _moves(
-                arrays, device, owner, held, ops[i], place
-            )
+            now += arrays.task_cost[ops[i], place] + _moves(arrays, device, held, ops[i], place)
         free[place, slot] = now
         latest = max(latest, now)
         for i in range(start[subgraph], start[subgraph + 1]):
@@ -96,8 +94,16 @@ def _latency(arrays: Arrays, device: Array, owner: Array) -> float:
 
 
 @loop_part
-def _moves(arrays: Arrays, device: Array, owner: Array, held: Array, op: int, place: int) -> float:
-    """Time to move in what a task reads and to move out what it writes."""
+def _moves(arrays: Arrays, device: Array, held: Array, op: int, place: int) -> float:
+    """Time to move in what a task reads and to move out what it writes.
+
+    Args:
+        arrays: The problem.
+        device: Device of each task.
+        held: Which devices have which values by now; those moved in are added.
+        op: The task.
+        place: Its device.
+    """
     if arrays.on_host[place]:
         return 0.0
     total = 0.0

@@ -182,7 +182,18 @@ def _forced(
     end: int,
     device: int,
 ) -> tuple[float, int]:
-    """Time of moving a value for a stretch, and a block off the path that could save it, or -1."""
+    """Time of moving a value for a stretch, and a block off the path that could save it, or -1.
+
+    Args:
+        arrays: The problem.
+        weight: Of each block: what the device would have to hold besides.
+        block_of: The block of each task.
+        at_task: Place of each task along the path; negative for one off it.
+        value: A value that the stretch reads or writes.
+        start: Place of the stretch's first task.
+        end: The place behind its last one.
+        device: Where the stretch runs.
+    """
     producer = arrays.producer[value]
     first, last = arrays.reader_start[value], arrays.reader_start[value + 1]
     if producer >= 0 and start <= at_task[producer] < end:

@@ -102,7 +102,16 @@ def _move(
     touching: Sequence[Sequence[Value]],
     exactly: bool,
 ) -> Alternative:
-    """The plan with some tasks elsewhere."""
+    """The plan with some tasks elsewhere.
+
+    Args:
+        problem: What everything costs.
+        plan: The placement.
+        members: The tasks, which share a device.
+        device: The other one.
+        touching: The values that each task reads or writes.
+        exactly: Whether the run is simulated; else the tasks and their values alone are counted.
+    """
     times = [problem.tasks[member].costs[device].us for member in members]
     if any(us is None for us in times):
         refuser = next(m for m in members if problem.tasks[m].costs[device].us is None)

@@ -138,6 +138,14 @@ def _cool(
 ) -> tuple[float, bool]:
     """Runs batches of steps while the temperature falls.
 
+    Args:
+        steps: Makes the moves of a stage; returns the value then, and the lowest so far.
+        hot: First temperature, as a share of the lowest value.
+        value: Of the placement that the search begins with.
+        units: How many units can be moved.
+        seconds: How long to search, apart from compiling; may be infinite.
+        seed: Of the random moves of the first stage; each later one has its own.
+
     Returns:
         The lowest value seen, and whether the search was full, see :class:`Annealed`.
     """
@@ -179,7 +187,19 @@ def _steps_parallel(
     contiguous: bool,
     stage: Stage,
 ) -> tuple[float, float]:
-    """Some moves at one temperature; changes ``place`` and ``best``."""
+    """Makes some moves at one temperature, and takes back those that are not accepted.
+
+    Args:
+        arrays: The problem.
+        place: Device of each unit; the moves change it.
+        best: Receives the placement of the lowest value, if one is lower than any before.
+        early: How submodels are cut, see :func:`parallel_us`.
+        contiguous: Whether each device gets one contiguous subgraph.
+        stage: The temperature, and how many moves.
+
+    Returns:
+        The value of ``place``, and the lowest so far.
+    """
     value, lowest, heat, count, seed = stage
     np.random.seed(seed)
     used = np.zeros(len(arrays.slots))
@@ -243,7 +263,21 @@ def _steps_loads(
     busiest: bool,
     stage: Stage,
 ) -> tuple[float, float]:
-    """Some moves at one temperature; changes all arrays but those of the problem."""
+    """Makes some moves at one temperature, and takes back those that are not accepted.
+
+    Args:
+        arrays: The problem.
+        place: Device of each unit; the moves change it, and the next three arrays with it.
+        best: Receives the placement of the lowest value, if one is lower than any before.
+        load: Time of each device.
+        used: Memory of each device in use.
+        readers: How many tasks of each device read each value, as `device_loads` counts them.
+        busiest: Whether the largest load counts; otherwise their sum does.
+        stage: The temperature, and how many moves.
+
+    Returns:
+        The value of ``place``, and the lowest so far.
+    """
     value, lowest, heat, count, seed = stage
     np.random.seed(seed)
     changed = np.empty(64, np.int64)

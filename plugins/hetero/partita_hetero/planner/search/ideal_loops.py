@@ -188,8 +188,20 @@ def _add_subgraphs(
     row: int,
     target: Layer,
 ) -> bool:
-    """Tries all subgraphs behind one ideal, depth first; false if the layer has no room left."""
-    blocks, values, links = tables
+    """Tries all subgraphs behind one ideal, depth first.
+
+    Args:
+        tables: The blocks; what is decided of each is kept in them.
+        extension: The device that gets the subgraph.
+        positions: The way so far, a position for each block that was decided.
+        key: Bits of the blocks of the ideal; those of the subgraph are set and cleared in it.
+        value: Largest load of the devices before.
+        row: Of the ideal in its layer, to find the way back.
+        target: Receives the ideals that the subgraphs make of this one.
+
+    Returns:
+        Whether there was room for all of them.
+    """
     words, best, back, count, table = target
     slots, limit, _, layer, kind, below, room = extension
     position = 0
@@ -208,13 +220,13 @@ def _add_subgraphs(
             position -= 1
             continue
         if at.choice == BOTH_TRIED:
-            _forget(blocks, values, links, at.block)
+            _forget(tables, at.block)
             position -= 1
             continue
         if at.choice == TAKE:
-            _take(blocks, values, links, positions, key, position)
+            _take(tables, positions, key, position)
         else:
-            _leave(blocks, values, links, positions, key, position)
+            _leave(tables, positions, key, position)
         at.choice += 1
         after = positions[position + 1]
         if after.sure / slots < below and after.used <= limit:
@@ -237,10 +249,9 @@ def _number_of(words: Array, table: Array, count: Array, key: Array) -> int:
 
 
 @inlined
-def _take(
-    blocks: Array, values: Array, links: Array, positions: Array, key: Array, position: int
-) -> None:
+def _take(tables: BlockTables, positions: Array, key: Array, position: int) -> None:
     """Takes the block of a position inside, and reaches the next position."""
+    blocks, values, links = tables
     at, after = positions[position], positions[position + 1]
     number, block = at.block, blocks[at.block]
     block.status = INSIDE
@@ -273,10 +284,9 @@ def _take(
 
 
 @inlined
-def _leave(
-    blocks: Array, values: Array, links: Array, positions: Array, key: Array, position: int
-) -> None:
+def _leave(tables: BlockTables, positions: Array, key: Array, position: int) -> None:
     """Takes the block of a position out and leaves it outside: it gets what it reads from there."""
+    blocks, values, links = tables
     at, after = positions[position], positions[position + 1]
     number, block = at.block, blocks[at.block]
     key[number // 64] &= ~(np.uint64(1) << np.uint64(number % 64))
@@ -296,8 +306,9 @@ def _leave(
 
 
 @inlined
-def _forget(blocks: Array, values: Array, links: Array, number: int) -> None:
+def _forget(tables: BlockTables, number: int) -> None:
     """Leaves a block undecided that was outside."""
+    blocks, values, links = tables
     block = blocks[number]
     block.status = UNDECIDED
     for i in range(block.reads, block.reads_end):

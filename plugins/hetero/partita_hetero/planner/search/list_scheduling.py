@@ -84,7 +84,16 @@ def _arrival(
     task: int,
     device: int,
 ) -> tuple[float, float]:
-    """When all that a task reads exists, and the time to move to its device what is not there."""
+    """When all that a task reads exists, and the time to move to its device what is not there.
+
+    Args:
+        arrays: The problem.
+        place: Device of each unit; those of the tasks before this one are known.
+        end: When each of these ends, in microseconds.
+        there: Of each value, when it came to the devices that have it.
+        task: The task.
+        device: Where it would run.
+    """
     ready = moved = 0.0
     for value in arrays.reads[arrays.read_start[task] : arrays.read_start[task + 1]]:
         producer = arrays.producer[value]
