@@ -317,6 +317,17 @@ def test_a_single_query_of_multi_head_attention_sees_all_keys():
     check("MultiHeadAttention", [q, k, v], domain="com.microsoft", **options)
 
 
+@pytest.mark.parametrize("queries", [2, 3, 6])
+@pytest.mark.parametrize("with_terms", [False, True])
+@pytest.mark.parametrize("padded", [False, True])
+def test_the_last_query_of_multi_head_attention_sees_all_keys(queries, with_terms, padded):
+    q, k, v = normal(1, 2, queries, 16), normal(2, 2, 5, 16), normal(3, 2, 5, 16)
+    terms = normal(5, 1, 4, queries, 5) if with_terms else None
+    inputs = [q, k, v, None, np.array([4, 3], np.int32) if padded else None, terms]
+    options = {"num_heads": 4, "unidirectional": 1}
+    check("MultiHeadAttention", inputs, domain="com.microsoft", **options)
+
+
 def test_multi_head_attention_with_a_cache():
     q, k, v = (normal(seed, 2, 3, 16) for seed in (1, 2, 3))
     past = [normal(5, 2, 4, 2, 4), normal(6, 2, 4, 2, 4)]

@@ -258,7 +258,7 @@ def multi_head_attention(
 ) -> tuple[Operand | None, ...]:
     """Attention of separate query, key and value, as onnxruntime has it.
 
-    Where it is unidirectional, a single query sees all keys, however many there are.
+    Where it is unidirectional, the last query sees all keys, however many there are.
     """
     count = int(node.attrs["num_heads"])
     parts = [q, k, v]
@@ -275,6 +275,8 @@ def multi_head_attention(
     past = 0 if past_key is None else past_key.shape[2]
     mask = _padding_mask(b, node, padding, terms, queries, keys, past)
     is_causal = bool(node.attrs.get("unidirectional", 0)) and queries.length > 1
+    if is_causal and keys.length > past + queries.length:
+        mask, is_causal = _all_for_the_last(b, mask, queries, keys, past), False
     masking = Masking(mask, None, past, is_causal)
     y, _ = attend(b, queries, keys, values, masking, node.attrs.get("scale") or None)
     y = b.view(y, (*y.shape[:2], y.shape[2] * y.shape[3]))
@@ -311,6 +313,22 @@ def _padding_mask(
     low = node.number("mask_filter_value", -10000.0)
     b.call_numpy(_fill_mask, padding, terms, y, low)
     return y
+
+
+def _all_for_the_last(b: Builder, mask: Operand | None, q: Heads, k: Heads, past: int) -> Operand:
+    """A mask by which queries see no later keys, but the last one sees them all."""
+    batch, heads = (1, 1) if mask is None else mask.shape[:2]
+    y = b.empty((batch, heads, q.length, k.length), q.tensor.dtype)
+    b.call_numpy(_fill_causal, mask, y, past)
+    return y
+
+
+def _fill_causal(mask: Array | None, y: Array, past: int) -> None:
+    """What is added to scores, 0 without a `mask`, and -inf where a key is later than its query."""
+    y[...] = 0.0 if mask is None else mask
+    queries, keys = y.shape[2:]
+    later = np.arange(keys) > past + np.arange(queries - 1)[:, None]
+    y[:, :, :-1][..., later] = -np.inf
 
 
 def _fill_mask(padding: Array, terms: Array | None, y: Array, low: float) -> None:
