@@ -261,7 +261,37 @@ def _has_files(proto: onnx.ModelProto) -> bool:
     return onnx.TensorProto.EXTERNAL in places
 
 
-_answers: dict[bytes, list[Array]] = {}
+class Answers:
+    """Right answers by key, until they are too many, or too large together; then all anew."""
+
+    MOST, MOST_BYTES = 4096, 1 << 26
+
+    def __init__(self) -> None:
+        self._kept: dict[bytes, list[Array]] = {}
+        self._nbytes = 0
+
+    def get(self, key: bytes) -> list[Array] | None:
+        """The answer, if it is kept."""
+        return self._kept.get(key)
+
+    def add(self, key: bytes, answer: list[Array]) -> None:
+        """Keeps an answer, however large it is."""
+        nbytes = sum(map(_nbytes, answer))
+        if len(self._kept) >= self.MOST or self._nbytes + nbytes > self.MOST_BYTES:
+            self._kept.clear()
+            self._nbytes = 0
+        self._kept[key] = answer
+        self._nbytes += nbytes
+
+
+_answers = Answers()
+
+
+def _nbytes(value: Any) -> int:
+    """What an output takes, roughly: an array, a sequence, or none at all."""
+    if isinstance(value, (list, tuple)):
+        return sum(map(_nbytes, value))
+    return 0 if value is None else int(np.asarray(value).nbytes)
 
 
 def _add(key: Any, value: Any) -> None:
@@ -291,22 +321,25 @@ def _reference(model: bytes) -> partita.CompiledModel:
 
 
 def _expected(key: bytes, proto: onnx.ModelProto, feeds: Feeds) -> list[Array]:
-    if key not in _answers:
-        if len(_answers) > 4096:
-            _answers.clear()
-        exact = exact_answers(proto, feeds)
-        if exact is not None:
-            _answers[key] = exact
-            return exact
-        try:
-            compiled = _reference(proto.SerializeToString(deterministic=True))
-            _answers[key] = list(compiled(dict(feeds)).to_tuple())
-        except PartitaError:
-            other = _in_singles(proto, feeds) or _second_judge(proto, feeds)
-            if other is None:
-                raise
-            _answers[key] = other
-    return _answers[key]
+    answer = _answers.get(key)
+    if answer is None:
+        answer = _computed(proto, feeds)
+        _answers.add(key, answer)
+    return answer
+
+
+def _computed(proto: onnx.ModelProto, feeds: Feeds) -> list[Array]:
+    exact = exact_answers(proto, feeds)
+    if exact is not None:
+        return exact
+    try:
+        compiled = _reference(proto.SerializeToString(deterministic=True))
+        return list(compiled(dict(feeds)).to_tuple())
+    except PartitaError:
+        other = _in_singles(proto, feeds) or _second_judge(proto, feeds)
+        if other is None:
+            raise
+        return other
 
 
 def _in_singles(proto: onnx.ModelProto, feeds: Feeds) -> list[Array] | None:
