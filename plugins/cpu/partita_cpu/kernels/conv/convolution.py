@@ -25,6 +25,11 @@ from partita_cpu.kernels.conv.depthwise import (
     depthwise,
     scratch_elements,
 )
+from partita_cpu.kernels.conv.depthwise_transposed import (
+    TransposedTaps,
+    depthwise_transposed,
+    line_elements,
+)
 from partita_cpu.kernels.conv.im2col import col2im, im2col
 from partita_cpu.kernels.half import through_float32
 from partita_cpu.kernels.linalg.epilogue import BIAS_PER_ROW, finish
@@ -240,11 +245,22 @@ def conv_transpose(
     y = b.empty((c.batch, c.outputs, *window.size[3 - window.rank :]), x.dtype)
     if not y.size:
         return y
-    _emit_spread(b, c, x, w, y)
+    if c.is_depthwise:
+        _emit_depthwise_transposed(b, c, x, w, y)
+    else:
+        _emit_spread(b, c, x, w, y)
     if residual is not None:
         residual = expanded(b, residual, y.shape)
     finish(b, y, window.in_pixels, bias, BIAS_PER_ROW, residual, activation_of(node))
     return y
+
+
+def _emit_depthwise_transposed(
+    b: Builder, c: Convolution, x: Operand, w: Operand, y: Operand
+) -> None:
+    taps = TransposedTaps(b.flat(w), b.constant(c.window.table), c.outputs // c.channels)
+    memory = b.empty((MAX_THREADS * line_elements(c.window),), y.dtype)
+    b.call(depthwise_transposed, b.flat(x), taps, b.flat(y), memory, work=c.work)
 
 
 def _emit_spread(b: Builder, c: Convolution, x: Operand, w: Operand, y: Operand) -> None:
