@@ -14,10 +14,10 @@ from partita.errors import CompileError, OperandError
 from partita.lowering import Array, Node, Operand
 from partita.lowering.transformed_weights import Form as WeightForm
 from partita_opencl.emitters.gemm.products import Epilogue, Product, activation_of, lanes, tiles
-from partita_opencl.emitters.movement import expand, pad_zeros, transpose
 from partita_opencl.emitters.operator_table import operator
 from partita_opencl.emitters.windows import Window, int4, spatial_dims, window_of
 from partita_opencl.launches.emitter_kit import Argument, Kit, i32, is_half
+from partita_opencl.launches.tensor_moves import expand, pad_zeros, transpose
 from partita_opencl.tuning.product_tiles import DEEP, MATRIX_DEEP
 
 LARGEST_IMAGE = 2**31 - 1

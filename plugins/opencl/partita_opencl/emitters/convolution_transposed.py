@@ -27,10 +27,10 @@ from partita_opencl.emitters.gemm.stream import (
     packed_bias,
     packed_filters,
 )
-from partita_opencl.emitters.movement import copy_box
 from partita_opencl.emitters.operator_table import operator
 from partita_opencl.emitters.windows import int4, spatial_dims
 from partita_opencl.launches.emitter_kit import Kit, i32
+from partita_opencl.launches.tensor_moves import copy_box
 from partita_opencl.passes.half_precision import HALF
 from partita_opencl.passes.nhwc import Blocks, blocks_of, filled
 

@@ -14,9 +14,10 @@ from partita.lowering import Array, Node, Operand
 from partita.lowering.nhwc.conversion import DOMAIN
 from partita.lowering.shapes.symbolic_size import evaluated, settled
 from partita_opencl.emitters.elementwise import apply
-from partita_opencl.emitters.movement import axis_of, expand
+from partita_opencl.emitters.movement import axis_of
 from partita_opencl.emitters.operator_table import operator
 from partita_opencl.launches.emitter_kit import Argument, Kit, f32, i32, i64, ints, is_half
+from partita_opencl.launches.tensor_moves import expand
 from partita_opencl.passes.half_precision import SINGLE, convert, narrow
 
 _SHORT = 2048

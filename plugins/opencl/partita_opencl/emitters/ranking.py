@@ -10,9 +10,10 @@ from partita.errors import OperandError
 from partita.lowering import Node, Operand
 from partita.lowering.kernel_table import INT64
 from partita.lowering.shapes.symbolic_size import integer
-from partita_opencl.emitters.movement import axis_of, transpose
+from partita_opencl.emitters.movement import axis_of
 from partita_opencl.emitters.operator_table import FLOATS, DTypes, operator
 from partita_opencl.launches.emitter_kit import Kit, ctype_of, i32
+from partita_opencl.launches.tensor_moves import transpose
 
 _TYPES: DTypes = FLOATS | INT64 | frozenset({np.dtype(np.int32)})
 

@@ -12,9 +12,9 @@ from partita.lowering.gate_activations import backwards, gate_activations, known
 from partita.lowering.geometry.boxes import Box
 from partita_opencl.emitters.elementwise import apply
 from partita_opencl.emitters.gemm.matmul import multiplied_matrices
-from partita_opencl.emitters.movement import copy_box, transpose
 from partita_opencl.emitters.operator_table import FLOATS, DTypes, operator
 from partita_opencl.launches.emitter_kit import Kit, f32, i64, ints
+from partita_opencl.launches.tensor_moves import copy_box, transpose
 from partita_opencl.launches.work_sizes import Tuning
 
 _LENGTHS: DTypes = frozenset({np.dtype(np.int32)})

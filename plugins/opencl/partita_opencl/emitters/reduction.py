@@ -12,9 +12,10 @@ import numpy as np
 from partita.lowering import Node, Operand
 from partita.lowering.kernel_table import refused_choice
 from partita_opencl.emitters.elementwise import apply
-from partita_opencl.emitters.movement import axis_of, one_axis, transpose
+from partita_opencl.emitters.movement import axis_of, one_axis
 from partita_opencl.emitters.operator_table import FLOATS, INDICES, NUMBERS, operator
 from partita_opencl.launches.emitter_kit import Kit, ctype_of, f32, i32, i64, is_half
+from partita_opencl.launches.tensor_moves import transpose
 
 _CHUNK = 4096
 """Longest range that one group or item reduces when there are few of them."""

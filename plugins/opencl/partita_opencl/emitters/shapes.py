@@ -11,9 +11,10 @@ from partita.lowering import Node, Operand, reference_fold
 from partita.lowering.geometry.ranges import count_of_range, length_of_range
 from partita.lowering.kernel_table import ALL_FLOATS, BOOL
 from partita.lowering.shapes.symbolic_size import evaluated, holds_sizes, integer, integers
-from partita_opencl.emitters.movement import expand, one_axis
+from partita_opencl.emitters.movement import one_axis
 from partita_opencl.emitters.operator_table import COMPUTED, INDICES, MOVED, operator
 from partita_opencl.launches.emitter_kit import Kit, ctype_of, f32, i64
+from partita_opencl.launches.tensor_moves import expand
 
 
 @operator("Reshape", types={0: MOVED, 1: INDICES}, values=(1,), since=5)

@@ -1,1 +1,1 @@
-"""Launches that emitters record: kernels, chains to fuse, sizes of work-groups."""
+"""Launches that emitters record: kernels, moves of elements, chains to fuse, work-group sizes."""

@@ -30,10 +30,10 @@ from partita_opencl.emitters.gemm.stream import (
     StreamOperands,
     packed_bias,
 )
-from partita_opencl.emitters.movement import expand
 from partita_opencl.emitters.normalization import rms_rows, single
 from partita_opencl.emitters.operator_table import FLOATS, DTypes, operator
 from partita_opencl.launches.emitter_kit import Argument, Kit, f32, i32, i64, ints, is_half
+from partita_opencl.launches.tensor_moves import expand
 from partita_opencl.passes.nhwc import UNIT
 
 _FEW_ROWS = 4

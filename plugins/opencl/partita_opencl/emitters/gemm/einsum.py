@@ -9,10 +9,10 @@ from partita.lowering.emission.einsum import emit_einsum
 from partita.lowering.geometry.boxes import Box, strides_of
 from partita_opencl.emitters.elementwise import apply
 from partita_opencl.emitters.gemm.matmul import multiplied_matrices
-from partita_opencl.emitters.movement import copy_box, expand, transpose
 from partita_opencl.emitters.operator_table import FLOATS, operator
 from partita_opencl.emitters.reduction import sum_over
 from partita_opencl.launches.emitter_kit import Kit
+from partita_opencl.launches.tensor_moves import copy_box, expand, transpose
 
 
 @operator("Einsum", types=FLOATS, since=12)

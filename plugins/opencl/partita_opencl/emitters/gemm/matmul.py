@@ -26,10 +26,10 @@ from partita_opencl.emitters.gemm.stream import (
     StreamOperands,
     packed,
 )
-from partita_opencl.emitters.movement import expand, transpose
 from partita_opencl.emitters.normalization import short_rows, single
 from partita_opencl.emitters.operator_table import FLOATS, operator
 from partita_opencl.launches.emitter_kit import Kit, is_half
+from partita_opencl.launches.tensor_moves import expand, transpose
 from partita_opencl.passes.half_precision import HALF, SINGLE, narrow
 from partita_opencl.passes.nhwc import UNIT
 

@@ -16,9 +16,9 @@ from partita.lowering.shapes.symbolic_size import evaluated, holds_sizes, settle
 from partita.lowering.transformed_weights import Form as WeightForm
 from partita.system.array_conversion import convert_into, converted
 from partita_opencl.device.limits import Limits
-from partita_opencl.emitters.movement import transpose
 from partita_opencl.launches.emitter_kit import Argument, Kit, Options, f32, i32, ints, is_half
 from partita_opencl.launches.steps import Counters
+from partita_opencl.launches.tensor_moves import transpose
 from partita_opencl.launches.work_sizes import Form
 from partita_opencl.tuning.database import is_trying, measured, named
 from partita_opencl.tuning.product_tiles import Cut, Tile, ranked, tiles_for

@@ -21,10 +21,10 @@ from partita.lowering.kernel_table import (
 )
 from partita.tensors.cache_rows import is_quantized, row_bytes
 from partita_opencl.emitters.elementwise import convert
-from partita_opencl.emitters.movement import copy_box, pad_zeros
 from partita_opencl.emitters.operator_table import FLOATS, DTypes, operator
 from partita_opencl.launches.emitter_kit import Argument, Kit, f32, i32, ints, is_half
 from partita_opencl.launches.steps import FAULT, Counters
+from partita_opencl.launches.tensor_moves import copy_box, pad_zeros
 
 MOST_ELEMENTS = 256
 """Elements of a head."""

@@ -13,12 +13,12 @@ from partita.lowering.geometry.boxes import Box, strides_of
 from partita.lowering.kernel_table import DTypes
 from partita_opencl.emitters.elementwise import apply, convert
 from partita_opencl.emitters.gemm.matmul import multiplied_matrices
-from partita_opencl.emitters.movement import copy_box, expand, transpose
 from partita_opencl.emitters.normalization import normalized_rows
 from partita_opencl.emitters.operator_table import FLOATS, operator
 from partita_opencl.emitters.reduction import softmax_middle, sum_over
 from partita_opencl.emitters.selection.indexing import rows_of
 from partita_opencl.launches.emitter_kit import Kit
+from partita_opencl.launches.tensor_moves import copy_box, expand, transpose
 
 _INT32: DTypes = frozenset({np.dtype(np.int32)})
 

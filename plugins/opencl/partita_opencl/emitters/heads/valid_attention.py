@@ -14,9 +14,9 @@ from partita.lowering import Node, Operand
 from partita.lowering.kernel_table import INT64, refused_attribute
 from partita_opencl.emitters.elementwise import convert
 from partita_opencl.emitters.heads.cache_attention import MOST_ELEMENTS, Inputs, Sizes, attend
-from partita_opencl.emitters.movement import expand, transpose
 from partita_opencl.emitters.operator_table import FLOATS, operator
 from partita_opencl.launches.emitter_kit import Kit
+from partita_opencl.launches.tensor_moves import expand, transpose
 
 _HEADS_BEHIND = (0, 2, 1, 3)
 

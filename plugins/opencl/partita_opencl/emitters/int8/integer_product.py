@@ -11,9 +11,9 @@ from partita.lowering import Node, Operand
 from partita.lowering.geometry.broadcasting import broadcast
 from partita.lowering.kernel_table import DTypes
 from partita_opencl.emitters.int8.quantization import quantized
-from partita_opencl.emitters.movement import expand
 from partita_opencl.emitters.operator_table import FLOATS, operator
 from partita_opencl.launches.emitter_kit import Kit, ctype_of, i32
+from partita_opencl.launches.tensor_moves import expand
 
 _BYTES: DTypes = frozenset({np.dtype(np.int8), np.dtype(np.uint8)})
 

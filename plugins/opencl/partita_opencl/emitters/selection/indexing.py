@@ -13,10 +13,11 @@ from partita.errors import OperandError
 from partita.lowering import Node, Operand
 from partita.lowering.geometry.boxes import Box, strides_of
 from partita.lowering.kernel_table import INT64
-from partita_opencl.emitters.movement import axis_of, copy_box
+from partita_opencl.emitters.movement import axis_of
 from partita_opencl.emitters.operator_table import FLOATS, INDICES, MOVED, DTypes, operator
 from partita_opencl.launches.emitter_kit import Kit, ctype_of, i32, i64, longs, raw_ctype
 from partita_opencl.launches.steps import FAULT
+from partita_opencl.launches.tensor_moves import copy_box
 
 _DIMS = 8
 """Coordinates of a tuple that kernels take."""

@@ -12,11 +12,12 @@ from partita.lowering import Node, Operand
 from partita.lowering.geometry.boxes import Box, strides_of
 from partita.lowering.kernel_table import INT64, refused_choice
 from partita_opencl.emitters.elementwise import convert
-from partita_opencl.emitters.movement import axis_of, copy_box, expand
+from partita_opencl.emitters.movement import axis_of
 from partita_opencl.emitters.operator_table import FLOATS, INDICES, MOVED, DTypes, operator
 from partita_opencl.emitters.selection.indexing import move_by_index, reached, tuple_arguments
 from partita_opencl.launches.emitter_kit import Kit, ctype_of, i32, i64, raw_ctype
 from partita_opencl.launches.steps import FAULT
+from partita_opencl.launches.tensor_moves import copy_box, expand
 
 _JOINS = {"add": "SUM", "mul": "PRODUCT", "min": "MINIMUM", "max": "MAXIMUM"}
 """Macros of ``scatter.cl``."""
