@@ -14,6 +14,7 @@ from partita_cpu.jit.dispatch import unit_address
 from partita_cpu.llvm import activations
 from partita_cpu.llvm.copies import int8_groups
 from partita_cpu.llvm.copies.transpose_block import SIDE
+from partita_cpu.llvm.images.depthwise_quads import PIXELS as QUAD_PIXELS
 from partita_cpu.llvm.images.sliding_window import WINDOW_PIXELS
 from partita_cpu.llvm.levels import Level
 from partita_cpu.llvm.module import blocks_part, groups_part, product_parts
@@ -422,6 +423,20 @@ def byte_window_kernels(level: Level, kind: str) -> Array:
     table = np.zeros(WINDOW_PIXELS[-1] + 1, np.int64)
     for pixels in WINDOW_PIXELS:
         table[pixels] = known[f"depthwise_{kind}_{pixels}"]
+    return table
+
+
+@functools.cache
+def quad_window_kernels(level: Level) -> Array:
+    """The depthwise kernels of bytes by fours of taps, by number of pixels.
+
+    Args:
+        level: One that has them.
+    """
+    known = llvm_kernel.addresses(level, "_bytes")
+    table = np.zeros(QUAD_PIXELS[-1] + 1, np.int64)
+    for pixels in QUAD_PIXELS:
+        table[pixels] = known[f"depthwise_quads_{pixels}"]
     return table
 
 

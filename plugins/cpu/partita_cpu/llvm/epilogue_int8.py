@@ -184,14 +184,24 @@ def byte_bounds(f: Function) -> tuple[str, str]:
 def store_together(f: Function, found: list[str], low: str, least: str, to: str) -> None:
     """Four vectors of levels less the level of 0 as one of bytes: packed in pairs, by quarters.
 
-    Packing saturates. On the way levels are counted from the least one.
-
     Args:
         f: The kernel.
         found: The vectors, of int32.
         low: See `byte_bounds`; so is the next.
         least: In bytes.
         to: Where the bytes go.
+    """
+    whole = "<16 x i32>"
+    packed = f.let(f"bitcast <64 x i8> {packed_levels(f, found, low, least)} to {whole}")
+    order = ", ".join(f"i32 {4 * quarter + vector}" for vector in range(4) for quarter in range(4))
+    packed = f.let(f"shufflevector {whole} {packed}, {whole} poison, {whole} <{order}>")
+    f.do(f"store {whole} {packed}, ptr {to}, align 1")
+
+
+def packed_levels(f: Function, found: list[str], low: str, least: str) -> str:
+    """Four vectors of levels less the level of 0 as bytes: a quarter of each, one after another.
+
+    Packing saturates. On the way levels are counted from the least one. See `store_together`.
     """
     whole, words, narrow = "<16 x i32>", "<32 x i16>", "<64 x i8>"
     pairs = []
@@ -201,10 +211,7 @@ def store_together(f: Function, found: list[str], low: str, least: str, to: str)
     packed = f.let(
         f"call {narrow} @llvm.x86.avx512.packuswb.512({words} {pairs[0]}, {words} {pairs[1]})"
     )
-    packed = f.let(f"bitcast {narrow} {f.let(f'add {narrow} {packed}, {least}')} to {whole}")
-    order = ", ".join(f"i32 {4 * quarter + vector}" for vector in range(4) for quarter in range(4))
-    packed = f.let(f"shufflevector {whole} {packed}, {whole} poison, {whole} <{order}>")
-    f.do(f"store {whole} {packed}, ptr {to}, align 1")
+    return f.let(f"add {narrow} {packed}, {least}")
 
 
 _WIDE = 16

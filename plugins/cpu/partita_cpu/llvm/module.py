@@ -28,6 +28,8 @@ from partita_cpu.llvm.images.depthwise_pixels import (
 )
 from partita_cpu.llvm.images.depthwise_pixels_int8 import declarations as byte_declarations
 from partita_cpu.llvm.images.depthwise_pixels_int8 import depthwise_bytes
+from partita_cpu.llvm.images.depthwise_quads import PIXELS as QUAD_PIXELS
+from partita_cpu.llvm.images.depthwise_quads import depthwise_quads, takes_quads
 from partita_cpu.llvm.images.max_int8 import declarations as maximum_declarations
 from partita_cpu.llvm.images.max_int8 import largest_bytes
 from partita_cpu.llvm.images.planar_to_interleaved import interleave
@@ -246,6 +248,8 @@ def _byte_functions(level: Level) -> list[Function]:
         made += [
             depthwise_bytes(f"depthwise_{kind}_{n}", n, level.lanes, signed) for n in WINDOW_PIXELS
         ]
+    if takes_quads(level):
+        made += [depthwise_quads(f"depthwise_quads_{n}", n) for n in QUAD_PIXELS]
     return made
 
 

@@ -20,6 +20,7 @@ from partita_cpu.gemm.tile_kernels import (
     Arithmetic,
     byte_kernels,
     byte_window_kernels,
+    quad_window_kernels,
 )
 from partita_cpu.jit.isa import available
 from partita_cpu.jit.llvm_kernel import addresses
@@ -32,6 +33,13 @@ from partita_cpu.kernels.int8.convolution_lines import (
     line_table,
 )
 from partita_cpu.kernels.int8.convolution_windows import gather_windows
+from partita_cpu.kernels.int8.depthwise_lines import (
+    in_quad_order,
+    neighbours_of,
+    quad_weights,
+    slide_lines,
+)
+from partita_cpu.llvm.images.depthwise_quads import takes_quads
 from partita_cpu.machine_model import MachineModel
 from partita_cpu.nhwc.window_int8 import largest_bytes, slide_bytes
 
@@ -349,6 +357,67 @@ def test_lines_stay_within_their_memory(level, dtype, data):
     exact = (sums + bias).astype(np.float32) * (np.float32(scale) * factors)
     np.testing.assert_array_equal(y, np.clip(np.round(exact) + level_of_zero, 0, 255))
     guarded.release()
+
+
+@pytest.mark.parametrize("level", [level for level in LEVELS if takes_quads(level)])
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+@examples(30)
+@given(data=st.data())
+def test_depthwise_lines_at_the_edge_of_memory(level, dtype, data):
+    columns = windows(data)
+    size, kernel, stride, dilation, begin, end, out = columns
+    assume(1 in (kernel[1], dilation[1]))
+    channels = data.draw(st.sampled_from([1, 3, 8, 24, 48, 64, 65, 130]))
+    rng, info = np.random.default_rng(data.draw(st.integers(0, 99))), np.iinfo(dtype)
+    x = rng.integers(info.min, info.max + 1, (2, *size, channels)).astype(dtype)
+    w = rng.integers(-128, 128, (channels, 1, *kernel)).astype(np.int8)
+    bias = rng.integers(-500, 500, channels).astype(np.int32)
+    factors = rng.uniform(0.001, 0.01, channels).astype(np.float32)
+    x_zero, y_zero = (np.array([rng.integers(info.min, info.max)], dtype) for _ in range(2))
+    threads, shift = data.draw(st.integers(1, 3)), 128 if dtype is np.int8 else 0
+    edges = (0, *begin), (0, *end)
+    moves = (1, *stride), (1, *dilation)
+    window = Window((1, *size), (1, *kernel), *moves, *edges, (1, *out), 2)
+    policy = PrecisionPolicy(
+        MachineModel(level, caches=CACHES["smallest"]), Arithmetic.F32, threads
+    )
+    groups = ChannelGroups(1, channels, channels)
+    table = line_table(window, x.shape, groups, shift, np.dtype(dtype), policy, 1)
+    times = neighbours_of(window, channels)
+    terms = bias - (int(x_zero[0]) + shift) * w.sum((1, 2, 3), dtype=np.int32)
+    parts = quad_weights(w, times), in_quad_order(np.tile(terms, times))
+    parts += in_quad_order(np.tile(factors, times)), x_zero, y_zero
+    guarded = Guarded()
+    try:
+        y = guarded.array(np.zeros((2, *out, channels), dtype))
+        read = [guarded.array(a).reshape(-1) for a in (x, *parts)]
+        memory = guarded.array(np.zeros(threads * int(table[THREAD_BYTES]), np.uint8))
+        for tid in range(threads):
+            numbers = table, times, tid, threads
+            slide_lines(*read, y.reshape(-1), memory, quad_window_kernels(level), *numbers)
+    finally:
+        guarded.release()
+    weights = w[:, 0].astype(np.int64).reshape(channels, -1)
+    sums = np.einsum("tnhwc,ct->nhwc", taps_of(x, columns, int(x_zero[0])) - x_zero[0], weights)
+    wanted = np.round((sums + bias).astype(np.float32) * factors) + y_zero[0].astype(np.float32)
+    np.testing.assert_array_equal(y, np.clip(wanted, info.min, info.max))
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+@pytest.mark.parametrize(
+    ("channels", "kernel", "attrs"),
+    [
+        (24, 3, {}),  # eight pixels are computed as one
+        (144, 3, {"strides": [2, 2]}),
+        (40, 5, {"dilations": [2, 1], "pads": [4, 2, 4, 2]}),
+        (20, 3, {"dilations": [1, 2], "pads": [1, 2, 1, 2]}),  # taps across lie apart
+        (64, 4, {"pads": [0, 3, 1, 2]}),
+    ],
+)
+def test_depthwise_convolutions(level, dtype, channels, kernel, attrs):
+    net = Bytes(dtype, 2, 8, 13, 19)
+    a = net.conv("x", 8, channels)
+    net.check(net.conv(a, channels, channels, kernel, group=channels, **attrs))
 
 
 @pytest.mark.parametrize("level", [level for level in LEVELS if level.native])

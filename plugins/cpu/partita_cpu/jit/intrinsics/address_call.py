@@ -182,6 +182,7 @@ call_runs = calling(*[_I64] * 7)
 """Copies runs of bytes; see `strided_copy.PARAMETERS`."""
 
 call_depthwise_bytes = calling(*[_I64] * 13, _F32, _F32, _F32, _I64)
+call_depthwise_quads = calling(*[_I64] * 12, _F32, _F32, _I64)
 """Calls a depthwise convolution of bytes; see `depthwise_pixels_int8.PARAMETERS`."""
 
 call_largest_bytes = calling(*[_I64] * 9)

@@ -191,7 +191,7 @@ def convolve_lines(
             if p[THREAD_BYTES] and panel // of_group != laid:
                 laid = panel // of_group
                 blank = np.uint8(np.int32(product.zero[0]) + p[SHIFT])
-                _lay_lines(x, blank, band, p, image, first, count, laid)
+                lay_lines(x, blank, band, p, image, first, count, laid)
             if on_tiles:
                 _multiply_lines(source, product, y, tiles, kernels, p, panel, line, count)
             else:
@@ -203,7 +203,7 @@ def convolve_lines(
 
 
 @loop
-def _lay_lines(
+def lay_lines(
     x: Any, blank: Any, band: Any, p: Any, image: int, first: int, count: int, group: int
 ) -> None:
     """The lines under some output lines, as uint8, with padding; channels of one group."""

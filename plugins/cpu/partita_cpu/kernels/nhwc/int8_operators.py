@@ -13,6 +13,10 @@ from partita_cpu.gemm.tile_kernels import byte_window_kernels
 from partita_cpu.jit.llvm_kernel import addresses
 from partita_cpu.kernels.int8.convolution_groups import emit_groups, has_known_levels
 from partita_cpu.kernels.int8.convolution_windows import emit_windows
+from partita_cpu.kernels.int8.depthwise_lines import (
+    emit_depthwise_lines,
+    takes_depthwise_lines,
+)
 from partita_cpu.kernels.int8.integer_product import BYTES
 from partita_cpu.kernels.int8.product import ByteOperands
 from partita_cpu.kernels.int8.quantized_product import (
@@ -55,17 +59,20 @@ def convolution(b: Builder, node: Node, inputs: QuantizedConvInputs) -> Operand:
         return emit_groups(b, node, operands, result, groups)
     window, w = without_padding(b, resolve(node, x.shape[1:3], w.shape[2:]), w)
     channels = x.shape[3]
+    if not x.shape[0] * window.pixels * channels:
+        return b.empty((x.shape[0], *window.out_shape, channels), y_zero.dtype)
+    terms = np.zeros(channels, np.int32) if bias is None else b.value(bias)
+    factors = np.broadcast_to(b.value(factors_of(b, scales)), (channels,))
+    policy, zeros = choice_of(b), b.value(w_zero).reshape(-1, 1).astype(np.float32)
+    if takes_depthwise_lines(window, w, zeros, policy):
+        operands = ByteOperands(x, w, x_zero, w_zero)
+        return emit_depthwise_lines(b, policy, window, operands, (terms, factors, y_zero))
     y = b.empty((x.shape[0], *window.out_shape, channels), y_zero.dtype)
-    if not y.size:
-        return y
-    zeros = b.value(w_zero).reshape(-1, 1).astype(np.float32)
 
     def taps_first(array: Array) -> Array:
         less = array.reshape(channels, -1).astype(np.float32) - zeros
         return np.ascontiguousarray(less.T).reshape(-1)
 
-    terms = np.zeros(channels) if bias is None else b.value(bias)
-    factors = np.broadcast_to(b.value(factors_of(b, scales)), (channels,))
     limits = np.iinfo(y.dtype)
     b.call(
         slide_bytes,
@@ -78,7 +85,7 @@ def convolution(b: Builder, node: Node, inputs: QuantizedConvInputs) -> Operand:
             b.flat(y_zero),
         ),
         b.flat(y),
-        b.constant(byte_window_kernels(choice_of(b).level, x.dtype.name)),
+        b.constant(byte_window_kernels(policy.level, x.dtype.name)),
         b.constant(window.table),
         b.constant(np.array([limits.min, limits.max, channels], np.int64)),
         work=y.size * window.taps,

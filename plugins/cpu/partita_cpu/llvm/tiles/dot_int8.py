@@ -198,6 +198,12 @@ class _Pass:
         return total
 
 
+def dot_quads(f: Function, total: str, quads: str, weights: str) -> str:
+    """Sums of four products each, of uint8 and int8, with AVX-512: 16 of int32."""
+    call = "call <16 x i32> @llvm.x86.avx512.vpdpbusd.512"
+    return f.let(f"{call}(<16 x i32> {total}, <64 x i8> {quads}, <64 x i8> {weights})")
+
+
 def _takes_signed(level: Level) -> bool:
     """Whether the instruction takes int8 on both sides."""
     return level.dots_bytes and level.architecture == AARCH64 and "i8mm" not in level.features
