@@ -159,12 +159,14 @@ def block_product(
     if not rows:
         return
     if rows <= _FEW_ROWS and k.tuning.local_tiles:
-        _multiply_few(k, weights, a, out, epilogue, norm, gated=gated)
+        factors = None if norm is None else single(k, norm.factors)
+        epsilon = 0.0 if norm is None else norm.epsilon
+        _multiply_few(k, FewRows(weights, rows, epilogue, factors, epsilon, gated), a, out)
         return
     if norm is not None:
         a = rms_rows(k, a, norm.factors, norm.epsilon)
     if rows <= _FEW_ROWS:
-        _multiply_in_lanes(k, weights, a, out, epilogue, gated=gated)
+        _multiply_in_lanes(k, FewRows(weights, rows, epilogue, None, 0.0, gated), a, out)
         return
     if not gated:
         _multiply_many(k, weights, a, out, epilogue)
@@ -246,23 +248,11 @@ def tile_of(form: BlockForm, cut: Cut, rows: int) -> int:
     return min(max(1, staged), math.ceil(form.units / cut.lanes)) * cut.lanes
 
 
-def _multiply_few(
-    k: Kit,
-    weights: BlockWeights,
-    a: Operand,
-    out: Operand,
-    epilogue: Epilogue,
-    norm: RowNorm | None,
-    *,
-    gated: bool,
-) -> None:
+def _multiply_few(k: Kit, product: FewRows, a: Operand, out: Operand) -> None:
     """Records a product that reads the weights as they are."""
+    weights, rows, epilogue, factors, epsilon, gated = product
     form, cut = weights.form, cut_of(k, weights.form)
-    rows = a.size // form.depth
-    flags = {"GATED": gated, "NORM": norm is not None}
-    factors = None if norm is None else single(k, norm.factors)
-    epsilon = 0.0 if norm is None else norm.epsilon
-    product = FewRows(weights, rows, epilogue, factors, epsilon, gated)
+    flags = {"GATED": gated, "NORM": factors is not None}
     if weights.tiled:
         launch = block_tiles.launch_of([Placed(product, a, out)], k.tuning)
         k.launch_generated(
@@ -302,11 +292,9 @@ def _multiply_few(
     )
 
 
-def _multiply_in_lanes(
-    k: Kit, weights: BlockWeights, a: Operand, out: Operand, epilogue: Epilogue, *, gated: bool
-) -> None:
+def _multiply_in_lanes(k: Kit, product: FewRows, a: Operand, out: Operand) -> None:
     """Records a product that reads the weights as they are, by items that share nothing."""
-    form = weights.form
+    weights, epilogue, form = product.weights, product.epilogue, product.weights.form
     k.launch(
         "block_lanes.cl",
         "block_lanes",
@@ -315,13 +303,13 @@ def _multiply_in_lanes(
         *weights.buffers(),
         *epilogue.buffers(a),
         out,
-        i32(a.size // form.depth),
+        i32(product.rows),
         *weights.sizes(),
         ints(*epilogue.bias_step),
         *epilogue.flags(),
-        ROWS=a.size // form.depth,
+        ROWS=product.rows,
         COLUMNS=_LANE_COLUMNS,
         **weights.options(),
         **epilogue.options(),
-        **({"GATED": None} if gated else {}),
+        **({"GATED": None} if product.gated else {}),
     )
