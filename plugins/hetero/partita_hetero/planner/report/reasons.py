@@ -62,22 +62,22 @@ def reasons(
 ) -> list[TaskReason]:
     """A reason for every task.
 
+    Each task, with those that share its device, is moved to each other device, and the run is
+    simulated; when the time is up, only the task and its own values are looked at.
+
     Args:
         problem: What everything costs.
         plan: The placement.
         time_limit_s: How long runs may be simulated for it.
         doubt: What to say of a task that would be faster elsewhere by the costs.
-
-    Each task, with those that share its device, is moved to each other device, and the run is
-    simulated; when the time is up, only the task and its own values are looked at.
     """
     deadline = time.perf_counter() + time_limit_s
     found: list[TaskReason | None] = [None] * len(problem.tasks)
-    touching = _values_of(problem)
+    trials = _Trials(problem, plan)
     for members in problem.groups:
         here = plan.assignment[members[0]]
         others = [
-            _move(problem, plan, members, device, touching, time.perf_counter() < deadline)
+            trials.alternative(members, device, time.perf_counter() < deadline)
             for device in range(len(problem.devices))
             if device != here
         ]
@@ -86,89 +86,78 @@ def reasons(
     return [one for one in found if one is not None]
 
 
-def _values_of(problem: Problem) -> list[list[Value]]:
-    touching: list[list[Value]] = [[] for _ in problem.tasks]
-    for value in problem.values:
-        for task in {*value.consumers, *([] if value.producer is None else [value.producer])}:
-            touching[task].append(value)
-    return touching
-
-
-def _move(
-    problem: Problem,
-    plan: Plan,
-    members: Sequence[int],
-    device: int,
-    touching: Sequence[Sequence[Value]],
-    exactly: bool,
-) -> Alternative:
-    """The plan with some tasks elsewhere.
+class _Trials:
+    """A plan with some of its tasks elsewhere.
 
     Args:
         problem: What everything costs.
         plan: The placement.
-        members: The tasks, which share a device.
-        device: The other one.
-        touching: The values that each task reads or writes.
-        exactly: Whether the run is simulated; else the tasks and their values alone are counted.
     """
-    times = [problem.tasks[member].costs[device].us for member in members]
-    if any(us is None for us in times):
-        refuser = next(m for m in members if problem.tasks[m].costs[device].us is None)
-        why = problem.tasks[refuser].costs[device].reason or "no reason given"
-        return Alternative(device, None, None, obstacle=why)
-    own = sum(us for us in times if us is not None)
-    moved = list(plan.assignment)
-    for member in members:
-        moved[member] = device
-    if not exactly:
-        before = _local_us(problem, plan.assignment, members, touching)
-        after = _local_us(problem, moved, members, touching)
-        return Alternative(
-            device, after - before, own, False, _no_room(problem, plan, members, device)
+
+    def __init__(self, problem: Problem, plan: Plan) -> None:
+        self._problem, self._plan = problem, plan
+        self._values: list[list[Value]] = [[] for _ in problem.tasks]  # that a task reads or writes
+        for value in problem.values:
+            for task in {*value.consumers, *([] if value.producer is None else [value.producer])}:
+                self._values[task].append(value)
+
+    def alternative(self, members: Sequence[int], device: int, exactly: bool) -> Alternative:
+        """Some tasks on another device.
+
+        Args:
+            members: The tasks, which share a device.
+            device: The other one.
+            exactly: Whether the run is simulated; else the tasks and their values are counted.
+        """
+        problem, plan = self._problem, self._plan
+        times = [problem.tasks[member].costs[device].us for member in members]
+        if any(us is None for us in times):
+            refuser = next(m for m in members if problem.tasks[m].costs[device].us is None)
+            why = problem.tasks[refuser].costs[device].reason or "no reason given"
+            return Alternative(device, None, None, obstacle=why)
+        own = sum(us for us in times if us is not None)
+        moved = list(plan.assignment)
+        for member in members:
+            moved[member] = device
+        if not exactly:
+            extra = self._local_us(moved, members) - self._local_us(plan.assignment, members)
+            return Alternative(device, extra, own, False, self._no_room(members, device))
+        timeline = simulate(problem, moved, plan.objective)
+        extra = objective_value(problem, moved, plan.objective, timeline) - plan.value_us
+        name = problem.devices[device].name
+        limits = [
+            rule for rule in broken_rules(problem, moved, timeline) if rule.startswith("Device '")
+        ]
+        limits.sort(key=lambda rule: f"'{name}'" not in rule)
+        return Alternative(device, extra, own, obstacle=limits[0] if limits else "")
+
+    def _no_room(self, members: Sequence[int], device: int) -> str:
+        """Why a device has no room for more weights; empty if it has."""
+        there = self._problem.devices[device]
+        held = self._plan.timeline.peak_bytes.get(there.name, 0)
+        more = sum(self._problem.tasks[member].weight_bytes for member in members)
+        if there.memory_bytes is None or held + more <= there.memory_bytes:
+            return ""
+        return (
+            f"Device '{there.name}' holds {held} bytes already, and the limit of "
+            f"{there.memory_bytes} leaves no room for {more} more."
         )
-    timeline = simulate(problem, moved, plan.objective)
-    extra = objective_value(problem, moved, plan.objective, timeline) - plan.value_us
-    name = problem.devices[device].name
-    limits = [
-        rule for rule in broken_rules(problem, moved, timeline) if rule.startswith("Device '")
-    ]
-    limits.sort(key=lambda rule: f"'{name}'" not in rule)
-    return Alternative(device, extra, own, obstacle=limits[0] if limits else "")
 
-
-def _no_room(problem: Problem, plan: Plan, members: Sequence[int], device: int) -> str:
-    """Why a device has no room for more weights; empty if it has."""
-    there = problem.devices[device]
-    held = plan.timeline.peak_bytes.get(there.name, 0)
-    more = sum(problem.tasks[member].weight_bytes for member in members)
-    if there.memory_bytes is None or held + more <= there.memory_bytes:
-        return ""
-    return (
-        f"Device '{there.name}' holds {held} bytes already, and the limit of {there.memory_bytes} "
-        f"leaves no room for {more} more."
-    )
-
-
-def _local_us(
-    problem: Problem,
-    assignment: Sequence[int],
-    members: Sequence[int],
-    touching: Sequence[Sequence[Value]],
-) -> float:
-    """Time of some tasks and of the moves of their own values."""
-    total = sum(problem.tasks[m].costs[assignment[m]].us or 0.0 for m in members)
-    values = {value.name: value for member in members for value in touching[member]}
-    for value in values.values():
-        source = HOST if value.producer is None else assignment[value.producer]
-        targets = {assignment[task] for task in value.consumers}
-        targets |= {HOST} if value.is_output else set()
-        for target in targets - {source}:
-            direct = problem.link(source, target)
-            ways = [direct] if direct else [problem.need_link(source, HOST)]
-            ways += [] if direct else [problem.need_link(HOST, target)]
-            total += sum(way.time_us(value) for way in ways)
-    return total
+    def _local_us(self, assignment: Sequence[int], members: Sequence[int]) -> float:
+        """Time of some tasks and of the moves of their own values."""
+        problem = self._problem
+        total = sum(problem.tasks[m].costs[assignment[m]].us or 0.0 for m in members)
+        values = {value.name: value for member in members for value in self._values[member]}
+        for value in values.values():
+            source = HOST if value.producer is None else assignment[value.producer]
+            targets = {assignment[task] for task in value.consumers}
+            targets |= {HOST} if value.is_output else set()
+            for target in targets - {source}:
+                direct = problem.link(source, target)
+                ways = [direct] if direct else [problem.need_link(source, HOST)]
+                ways += [] if direct else [problem.need_link(HOST, target)]
+                total += sum(way.time_us(value) for way in ways)
+        return total
 
 
 def _explain(
@@ -179,6 +168,16 @@ def _explain(
     others: Sequence[Alternative],
     doubt: str,
 ) -> TaskReason:
+    """Why a task is where it is.
+
+    Args:
+        problem: What everything costs.
+        plan: The placement.
+        task: The task.
+        members: Tasks that share its device, itself included.
+        others: They on each other device.
+        doubt: What to say if it would be faster on another one by the costs.
+    """
     here = plan.assignment[task]
     own = problem.tasks[task].costs[here].us or 0.0
     together = sum(problem.tasks[member].costs[here].us or 0.0 for member in members)
