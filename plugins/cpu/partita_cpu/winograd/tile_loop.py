@@ -48,7 +48,7 @@ from partita_cpu.gemm.tile_fields import (
     Y_FIRST,
     Y_PITCH,
 )
-from partita_cpu.gemm.tile_kernels import NARROW
+from partita_cpu.gemm.tile_kernels import FIRST, NARROW
 from partita_cpu.jit.intrinsics.address_array import floats_at
 from partita_cpu.jit.intrinsics.address_call import (
     address,
@@ -58,6 +58,7 @@ from partita_cpu.jit.intrinsics.address_call import (
 )
 from partita_cpu.jit.kernel_definition import Effort
 from partita_cpu.jit.loop_kernel import loop
+from partita_cpu.llvm.epilogue import VECTORS
 from partita_cpu.threads.claims import LINE, claim, least_taken, word_of
 from partita_cpu.winograd.tile_plan import (
     ACROSS,
@@ -259,6 +260,7 @@ def _multiply_column(
     pieces = -(-count // p[TILE_ROWS])
     even, longer = count // pieces, count % pieces
     row, weight_bytes = sizes[ROW_BYTES], sizes[POINT_BYTES]
+    of_rows = FIRST if _is_half(p, block) else 0
     weights = places.w + block * points * weight_bytes
     for point in range(points):
         source = own.memory + point * sizes[PLANE_BYTES]
@@ -269,10 +271,16 @@ def _multiply_column(
             if point + 1 < points or block + 1 < p[BLOCKS]:
                 ahead += weight_bytes + min(n, 3) * (weight_bytes // 4)
             sums = (source, row, own.place, 1, p[CHANNELS], weights, 0, rows, 0, ahead)
-            call_tile(kernels[rows], (*sums, to, 0, 0, 0, 0, 0, lowest, highest, 0))
+            call_tile(kernels[of_rows + rows], (*sums, to, 0, 0, 0, 0, 0, lowest, highest, 0))
             source += rows * row
             to += rows * 4 * p[TILE_COLUMNS]
         weights += weight_bytes
+
+
+@loop(inline=True)
+def _is_half(p: Array, block: int) -> Any:
+    """Whether the outputs of a column fit the first vector of its tiles."""
+    return 2 * (p[OUTPUTS] - block * p[TILE_COLUMNS]) <= p[TILE_COLUMNS]
 
 
 @loop
@@ -294,15 +302,14 @@ def _transform_output(
     at = p[Y_BYTES] * (p[Y_FIRST] + block * columns)
     column = Column(0, places.bias + 4 * block * columns, outputs, at)
     sheet, zeros = own.memory + sizes[SHEET_AT], own.memory + sizes[ZEROS_AT]
-    width = p[OUT_WIDTH]
+    width, vectors = p[OUT_WIDTH], 1 if _is_half(p, block) else VECTORS
     while tile < stop:
         image, down, across = _place_of(tile, sizes)
         run = min(stop - tile, sizes[ACROSS] - across, sizes[RUN])
         sums = own.memory + sizes[SUMS_AT] + 4 * (tile - first) * columns
         line = 4 * run * side * columns
-        odd = call_output_transform(
-            own.kernels[TRANSFORM_OUTPUT], (sums, sizes[SUM_PLANE_BYTES], run, sheet, line)
-        )
+        found = sums, sizes[SUM_PLANE_BYTES], run, sheet, line, vectors
+        odd = call_output_transform(own.kernels[TRANSFORM_OUTPUT], found)
         if odd:
             _sum_directly(x, scaling, places, context, own, tile, run, block)
         pixel = across * side

@@ -118,6 +118,11 @@ class Sizes(NamedTuple):
         """Columns of tiles."""
         return -(-self.outputs // self.columns)
 
+    def computed(self, blocks: int) -> float:
+        """Columns whose time so many take: half of one where a vector has the last outputs."""
+        left = self.outputs - (self.blocks - 1) * self.columns
+        return blocks - (0.5 if blocks == self.blocks and 2 * left <= self.columns else 0.0)
+
 
 def side_for(
     images: Images, machine: MachineModel, threads: int, direct: Arithmetic = Arithmetic.F32
@@ -189,7 +194,7 @@ def _direct(sizes: Sizes) -> float:
     read = depth * sizes.columns * 4 * READ
 
     def share(pixels: int, blocks: int) -> float:
-        return blocks * (depth * pixels + read)
+        return sizes.computed(blocks) * (depth * pixels + read)
 
     return _shortest(sizes.batch * sizes.height * sizes.width, share, sizes)[0]
 
@@ -203,9 +208,10 @@ def _time(sizes: Sizes, side: int) -> tuple[float, int]:
 
     def share(tiles: int, blocks: int) -> float:
         most, row = _most_tiles(sizes, side, tiles)
-        products = tiles * (channels + row) + CALL * -(-tiles // sizes.rows)
+        products = tiles * channels + CALL * -(-tiles // sizes.rows)
         products += weights * (READ + (-(-tiles // most) - 1) * READ_AGAIN)
-        return points * (blocks * (products + results * tiles) + inputs * tiles)
+        made = sizes.computed(blocks) * (products + results * tiles)
+        return points * (made + (blocks * row + inputs) * tiles)
 
     return _shortest(_tiles(sizes, side), share, sizes)
 

@@ -145,7 +145,7 @@ def test_a_vector_that_is_full_is_not_left_for_two(level):
         return pixels_per_group(images, level, arithmetic)
 
     assert count(level.lanes, 3) == 1
-    assert count(level.lanes, 3, Arithmetic.BF16) == 2
+    assert count(level.lanes, 3, Arithmetic.BF16) == 1
     assert count(3, 3) in (level.lanes // 3, level.lanes // 3 - 1)
     assert count(1, 9) in (level.lanes, 2 * level.lanes)
 

@@ -307,6 +307,11 @@ def test_where_it_pays():
     assert side_for(images_of(16, (7, 7), 512, 512), machine, 2) != 0
     for direct, found in ((Arithmetic.F32, 4), (Arithmetic.BF16, 0)):
         assert side_for(images_of(1, (28, 28), 24, 24), machine, 2, direct) == found
+    # A vector of outputs takes half as long either way, what is transformed as long as for two.
+    for channels, found in ((32, 0), (80, 4)):
+        assert (
+            side_for(images_of(1, (128, 128), channels, 16), machine, 2, Arithmetic.BF16) == found
+        )
     strided = images_of(1, (56, 56), 64, 64)
     for other in ({"stride": (2, 2)}, {"dilation": (2, 2)}, {"groups": 2}, {"kernel": (3, 1)}):
         assert side_for(Images(**{**vars(strided), **other}), machine, 2) == 0

@@ -118,7 +118,7 @@ call_narrow_rows = calling(*[_I64] * 8, returns=_I64)
 call_input_transform = calling(*[_I64] * 8)
 """Transforms the pixels of tiles; see `winograd.INPUT_PARAMETERS`."""
 
-call_output_transform = calling(*[_I64] * 5, returns=_I64)
+call_output_transform = calling(*[_I64] * 6, returns=_I64)
 """Makes results of the sums of tiles; see `winograd.OUTPUT_PARAMETERS`. Returns an int64."""
 
 call_interleave = calling(*[_I64] * 5, returns=_I64)

@@ -29,8 +29,7 @@ _GAIN = 1.05
 """How much longer each pixel alone must take for it to be worth it."""
 
 _ROW = 0.2
-_NARROW_ROW = 1.5
-"""What a tap of a row takes beside its vectors, as parts of one; in bfloat16, rows are laid out."""
+"""What a tap of a row takes beside its vectors, as parts of one."""
 
 _COPIED = 1.1
 """How much longer it takes where rows are not whole groups, so that the result is copied."""
@@ -50,15 +49,12 @@ def pixels_per_group(images: Images, level: Level, arithmetic: Arithmetic) -> in
     if images.groups > 1 or across == 1 or images.dilation[1] > 1 or 2 * outputs > columns:
         return 1
     unit = columns if on_tiles(level, arithmetic) else level.lanes
-    row = _ROW if arithmetic.in_float32 else _NARROW_ROW
-    sizes = outputs, across, stride, columns, unit, row
+    sizes = outputs, across, stride, columns, unit
     return settled(evaluated(_cheapest, images.out_width, *sizes))
 
 
-def _cheapest(
-    width: int, outputs: int, across: int, stride: int, columns: int, unit: int, row: float
-) -> int:
-    """How many pixels of so many take the least time: vectors, and `row` for what they share."""
+def _cheapest(width: int, outputs: int, across: int, stride: int, columns: int, unit: int) -> int:
+    """How many pixels of so many take the least time: vectors, and what they share."""
     most = min(columns // max(outputs, 1), width // LONG_LINE)
     if most < 2:
         return 1
@@ -67,7 +63,7 @@ def _cheapest(
         groups = -(-width // count)
         taps = across + (count - 1) * stride
         copied = _COPIED if width % count else 1.0
-        return copied * groups * taps * (row + -(-count * outputs // unit))
+        return copied * groups * taps * (_ROW + -(-count * outputs // unit))
 
     best = min(range(1, most + 1), key=cost)
     return best if cost(best) * _GAIN <= cost(1) else 1

@@ -35,10 +35,10 @@ INPUT_PARAMETERS = (
 the next. tiles: how many, side by side. to: a row of channels, filled up with zeros to whole
 vectors, for each tile and point. row, plane: bytes from one tile or point to the next."""
 
-OUTPUT_PARAMETERS = "ptr %sums, i64 %plane, i64 %tiles, ptr %to, i64 %line"
+OUTPUT_PARAMETERS = "ptr %sums, i64 %plane, i64 %tiles, ptr %to, i64 %line, i64 %vectors"
 """sums: a row of columns for each tile and point, tile after tile. plane: bytes from one point to
 the next. tiles: how many, side by side. to: a row of columns for each pixel of the result. line:
-bytes from one row of pixels to the next."""
+bytes from one row of pixels to the next. vectors: how many of a row's are computed."""
 
 
 def pixels_of(side: int) -> int:
@@ -189,7 +189,7 @@ def output_transform(name: str, side: int, lanes: int) -> Function:
     def tile(_: str, at: list[str]) -> list[str]:
         kinds = ("ptr", "ptr", v)
         state = list(zip(kinds, at, strict=True))
-        odd = f.loop(str(VECTORS), state, lambda _, inner: piece(inner))[2]
+        odd = f.loop("%vectors", state, lambda _, inner: piece(inner))[2]
         return [f.at(at[0], width), f.at(at[1], side * width), odd]
 
     odd = f.loop("%tiles", [("ptr", "%sums"), ("ptr", "%to"), (v, zeros)], tile)[2]
