@@ -258,9 +258,22 @@ def in_words(error: BaseException) -> str:
     advice = ""
     if is_thread_refused(error):
         advice = more_threads()
-    elif isinstance(error, MemoryError):
+    elif isinstance(error, MemoryError) or _is_unmapped(error):
         advice = more_memory()
+    told = told.removesuffix(".") if advice else told
     return advised(f"{type(error).__name__}: {told}".removesuffix(": "), advice)
+
+
+_UNMAPPED = ("failed to map segment", "annot allocate memory")
+"""What the system's loader says where a library does not fit a process."""
+
+
+def _is_unmapped(error: BaseException) -> bool:
+    """Whether a library could not be loaded for want of memory; packages hide that one deep."""
+    if not isinstance(error, (OSError, ImportError)):
+        return False
+    told = [message_of(one) or "" for one in causes(error, meanwhile=True)]
+    return any(words in message for message in told for words in _UNMAPPED)
 
 
 def advised(fault: str, advice: str) -> str:

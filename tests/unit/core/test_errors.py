@@ -72,3 +72,18 @@ def test_where_no_thread_can_be_started_errors_say_what_to_do(monkeypatch):
         errors.raised_as(errors.CompileError, "Device 'A' fails"),
     ):
         threading.Thread().start()
+
+
+def test_libraries_that_do_not_fit_a_limit_of_memory(monkeypatch):
+    """llvmlite says that its library cannot be found, and hides what the loader said."""
+    monkeypatch.setattr(errors, "more_memory", lambda: "let it have more")
+    try:
+        try:
+            raise OSError("libllvmlite.so: failed to map segment from shared object")
+        except OSError:
+            raise OSError("It could not be found.")  # noqa: B904  # as llvmlite does
+    except OSError as error:
+        assert errors.in_words(error) == "OSError: It could not be found; let it have more"
+    assert errors.in_words(OSError("It could not be found.")) == "OSError: It could not be found."
+    refused = ImportError("x.so: cannot allocate memory in static TLS block")
+    assert errors.in_words(refused).endswith("; let it have more")

@@ -14,7 +14,7 @@ import platform
 import sys
 from collections.abc import Mapping
 
-from partita.errors import PropertyError
+from partita.errors import DeviceUnavailableError, PropertyError, raised_as
 from partita_cpu.jit import disk_cache
 from partita_cpu.llvm.levels import AARCH64, ANY, CHAINS, EVERY, PORTABLE, X86_64, Level
 from partita_cpu.system import this_system
@@ -97,13 +97,18 @@ def architecture() -> str:
 
 @functools.cache
 def host_features() -> frozenset[str]:
-    """Features of the processor, by LLVM's names; kept on disk, since LLVM takes long to load."""
+    """Features of the processor, by LLVM's names; kept on disk, since LLVM takes long to load.
+
+    Raises:
+        DeviceUnavailableError: LLVM cannot be loaded.
+    """
     if architecture() == AARCH64 and this_system().walks_programs:
         return _features_of_linux()
     known = disk_cache.read(*_KEPT) if disk_cache.knows_processor() else None
     if known is not None:
         return frozenset(known.decode().split())
-    from llvmlite import binding
+    with raised_as(DeviceUnavailableError, "LLVM, which compiles kernels, cannot be loaded"):
+        from llvmlite import binding
 
     found = frozenset(name for name, there in binding.get_host_cpu_features().items() if there)
     if disk_cache.knows_processor():

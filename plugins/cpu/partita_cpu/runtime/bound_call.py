@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from partita import Runner, Tensor
 from partita.contract.runner import run_into
-from partita.errors import DeviceMemoryError, InferError, PartitaError
+from partita.errors import DeviceMemoryError, InferError, PartitaError, in_words
 from partita.lowering import Array
 from partita_cpu.runtime.call_table import NativeStretch, Stretch
 from partita_cpu.threads.call_queue import NativeCall
@@ -17,8 +17,9 @@ from partita_cpu.threads.thread_pool import Rows
 def failure(error: Exception) -> InferError:
     """What a run raises when a kernel has raised something that is no error of Partita."""
     if isinstance(error, MemoryError):
-        return DeviceMemoryError(f"Device CPU has no room to run: {error}")
-    return InferError(f"Device CPU failed: {type(error).__name__}: {error}")
+        reason = in_words(error).removeprefix("MemoryError: ")
+        return DeviceMemoryError(f"Device CPU has no room to run: {reason}")
+    return InferError(f"Device CPU failed: {in_words(error)}")
 
 
 class CpuBoundCall(NativeCall):

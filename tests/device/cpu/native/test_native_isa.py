@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from partita.cli.main import main
-from partita.errors import CompileError, PropertyError
+from partita.errors import CompileError, DeviceUnavailableError, PropertyError
 from partita_cpu.jit import isa as isa_module
 from partita_cpu.jit import llvm_kernel
 from partita_cpu.jit.isa import available, detected, isa
@@ -196,3 +196,10 @@ def test_every_kernel_has_an_address(level):
     found = llvm_kernel.addresses(level)
     assert set(found) == {function.name for function in module.functions(level)}
     assert all(found.values())
+
+
+def test_a_library_that_cannot_be_loaded_is_named(monkeypatch):
+    monkeypatch.setattr(isa_module.disk_cache, "knows_processor", lambda: False)
+    monkeypatch.setitem(sys.modules, "llvmlite", None)
+    with pytest.raises(DeviceUnavailableError, match="LLVM, which compiles kernels, cannot be loa"):
+        isa_module.host_features.__wrapped__()
