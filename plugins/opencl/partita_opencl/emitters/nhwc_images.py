@@ -202,6 +202,16 @@ def _picture(k: Kit, window: Window, x: Operand, w: Operand) -> tuple[Operand, O
 def _depthwise(
     k: Kit, window: Window, x: Operand, w: Operand, finish: Epilogue, out: Operand
 ) -> None:
+    """Records a convolution of each channel with its own taps.
+
+    Args:
+        k: Records it.
+        window: How it slides.
+        x: Halves (n, y, x, channels), filled up to whole units.
+        w: Weights (channel, 1, y, x), a constant.
+        finish: Bias, residual and activation.
+        out: Receives halves, filled up likewise.
+    """
     pitch = x.shape[3]
     channels = w.shape[0]
 
@@ -234,6 +244,18 @@ def _slide(
     counted: int = 0,
     **options: int | None,
 ) -> None:
+    """Records a launch of ``window_last``, which weighs or pools what lies under each window.
+
+    Args:
+        k: Records it.
+        window: How it slides; sizes are (x, y).
+        x: Halves (n, y, x, channels), filled up to whole units.
+        out: Receives halves, filled up likewise.
+        weights: Weights, bias and residual; empty for pools.
+        last: Whether there is a residual, and both numbers of the activation.
+        counted: Whether a mean counts pixels of the padding.
+        options: Macros: what is done.
+    """
     n, high, wide, pitch = out.shape
     k.launch(
         "window_last.cl",

@@ -157,7 +157,17 @@ def _planes(
     columns: AxisSizes,
     nearest_mode: str,
 ) -> Operand:
-    """Records one resampling of (planes, rows, columns)."""
+    """Records one resampling of (planes, rows, columns).
+
+    Args:
+        k: Records it.
+        node: The Resize, for its mode.
+        x: The tensor.
+        axis: The axis of rows; dimensions before it are planes, those behind it columns.
+        rows: Sizes along it.
+        columns: Likewise of all dimensions behind it, as one.
+        nearest_mode: How a place between two elements is rounded, where the nearest is taken.
+    """
     attrs = node.attrs
     inner = x.shape[axis + 1 :] if axis < x.ndim - 2 else (columns.out,)
     shape = (*x.shape[:axis], rows.out, *inner) if x.ndim > 1 else (columns.out,)

@@ -136,6 +136,17 @@ def _product_fault(
     precision: str = "f16",
     constant: bool = True,
 ) -> str:
+    """What is wrong with a product by a tile; empty if nothing is.
+
+    Args:
+        tile: The only one that the product may take from now on, in this process.
+        rows: Of the result.
+        depth: Terms of a sum.
+        columns: Of the result.
+        device_id: The device.
+        precision: Of the factors: ``"f16"`` or ``"bf16"``.
+        constant: Whether the right side is a constant.
+    """
     product_tiles.STREAM_TILES = (tile,)
     error = error_of(device_id, rows, depth, columns, precision, constant=constant)
     if error < _TOLERANCES[precision]:
@@ -370,7 +381,17 @@ def _compare(
     runs: int = 2,
     precision: str = "f16",
 ) -> float:
-    """Relative error of a model's result; the largest one of several runs."""
+    """Relative error of a model's result; the largest one of several runs.
+
+    Args:
+        device_id: The device.
+        nodes: The model's, whose result is ``"y"``.
+        feeds: Inputs of float32, by name.
+        weights: Initializers.
+        wanted: The right result; that of the model has as many elements.
+        runs: How many.
+        precision: What the device computes with.
+    """
     from onnx import TensorProto, helper
 
     kind = TensorProto.FLOAT

@@ -94,7 +94,16 @@ def _measure(
     candidates: int,
     out: Output,
 ) -> Times:
-    """Compiles and runs the model once for every rank of choices."""
+    """Compiles and runs the model once for every rank of choices.
+
+    Args:
+        core: Compiles it.
+        work: The model and its inputs.
+        device: An OPENCL device.
+        properties: What to compile with.
+        candidates: How many of the choices of each product are tried, the best by estimate first.
+        out: Shows how far it is.
+    """
     from partita_opencl.tuning.database import trying
 
     times: dict[str, dict[str, float]] = {}

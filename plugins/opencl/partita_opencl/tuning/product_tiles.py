@@ -350,6 +350,16 @@ def cut_whole(
 def _cuts(
     limits: Limits, tile: Tile, rows: int, columns: int, depth: int, batches: int
 ) -> list[Cut]:
+    """The ways to cut a product's sums into parts, each of a number of steps.
+
+    Args:
+        limits: The device's.
+        tile: What a group computes at a time.
+        rows: Of the result.
+        columns: Likewise.
+        depth: Terms of a sum.
+        batches: Products of these sizes.
+    """
     tiles = tile.count(rows, columns, batches)
     steps = math.ceil(depth / tile.deep)
     found = {}

@@ -183,7 +183,18 @@ def _multiply_few(
     *,
     gated: bool,
 ) -> None:
-    """Records products of single rows, which read the weights once, as they are."""
+    """Records products of single rows, which read the weights once, as they are.
+
+    Args:
+        k: Records it.
+        x: Rows, of which several products may read the same one.
+        found: Which expert each row of the result goes through.
+        experts: Weights and biases of all experts.
+        gate: The activation, and its numbers.
+        y: Receives the results.
+        sharing: How many neighbouring products read one row.
+        gated: Whether columns are pairs, of which the activation of one is multiplied by the other.
+    """
     weights, bias, form = experts.weights, experts.bias, experts.weights.form
     cut = cut_of(k, form)
     k.launch(

@@ -193,7 +193,19 @@ def _epilogue(
     activation: Activation,
     product: Product,
 ) -> tuple[Epilogue, Callable[[Operand], Operand]]:
-    """What the product's kernel can add itself, and what has to follow as a step of its own."""
+    """What the product's kernel can add itself, and what has to follow as a step of its own.
+
+    Args:
+        k: Records that step.
+        out: The result.
+        bias: Added to it, if given: of any shape that broadcasts to the result's.
+        residual: Likewise.
+        activation: What comes last.
+        product: Sizes of the product.
+
+    Returns:
+        The epilogue of the kernel, and a function that records what is left.
+    """
     addends = [x for x in (bias, residual) if x is not None]
     direct_bias: Operand | None = None
     direct_residual: Operand | None = None

@@ -352,6 +352,16 @@ def _panels(
 def _multiply_vectors(
     k: Kit, product: Product, a: Operand, b: Operand, out: Operand, epilogue: Epilogue
 ) -> None:
+    """Records a product of few rows, whose columns are spread over items.
+
+    Args:
+        k: Records it.
+        product: Its sizes.
+        a: The left side, (rows, depth).
+        b: The right side, (depth, columns).
+        out: Receives (rows, columns).
+        epilogue: Bias, residual and activation.
+    """
     wide, high = 32, 4 if k.tuning.limits.is_cpu else 8
     width = 4 if product.columns % 4 == 0 else 1
     groups = -(-product.columns // (wide * width))
