@@ -18,6 +18,7 @@ from typing import Any
 from partita.lowering import Array, Graph, Node, Value
 from partita.lowering.fusion.rewriting import Rewriter, origins, scalar_input
 from partita.lowering.fusion.strided_values import Strided, is_reshape, seen_through, takes_elements
+from partita.lowering.geometry.heads_first import heads_first
 from partita.lowering.nhwc.conversion import SINGLE, Shapes
 from partita_cpu.gemm.precision_policy import PrecisionPolicy
 from partita_cpu.kernels.attention.heads_in_place import HEADS
@@ -142,7 +143,7 @@ class _Joining:
 
     def _settle(self, node: Node) -> None:
         """Takes attention that is one node already."""
-        *first, turned = node.attrs.get("heads_first", (False,) * 4)
+        *first, turned = heads_first(node)
         parts = [
             self._part(value, moved=None if before else (-2, -3, -1))
             for value, before in zip(node.inputs, first, strict=False)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from partita.lowering import Graph, Node, Value
 from partita.lowering.fusion.strided_values import Strided, seen_through, takes_elements
+from partita.lowering.geometry.heads_first import heads_first
 from partita.lowering.nhwc.conversion import Shapes
 from partita_opencl.passes.nhwc import UNIT
 
@@ -46,7 +47,7 @@ def attend_in_place(graph: Graph, shapes: Shapes) -> None:
         found = [_found(x, makers, shapes) for x in node.inputs[:3] if x is not None]
         if len(found) != 3 or not any(nodes for _, nodes in found):
             continue
-        first = node.attrs.get("heads_first", (False,) * 4)
+        first = heads_first(node)
         places = [_place(view, first[n]) for n, (view, _) in enumerate(found)]
         inputs = [view.base for view, _ in found]
         graph.nodes[index] = node.like([*inputs, node.input(3)], attrs={PLACES: places})

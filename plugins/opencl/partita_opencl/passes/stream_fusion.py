@@ -13,6 +13,7 @@ import numpy as np
 
 from partita.lowering import Activation, Graph, Node, Value
 from partita.lowering.fusion.rewriting import Rewriter, origins
+from partita.lowering.geometry.heads_first import heads_first
 from partita.lowering.nhwc.conversion import Shapes
 from partita_opencl.passes.attention_places import PLACES, Place
 from partita_opencl.passes.half_precision import WIDE
@@ -51,7 +52,7 @@ class Merger:
         replaced: dict[Node, list[Node]] = {}
         gone: set[Node] = set()
         for node in graph.nodes:
-            if node.kind != "partita::Attention" or any(node.attrs.get("heads_first", ())[:3]):
+            if node.kind != "partita::Attention" or any(heads_first(node).inputs):
                 continue
             parts = [self._part(value, makers, uses, kept, shapes) for value in node.inputs[:3]]
             if any(part is None for part in parts):

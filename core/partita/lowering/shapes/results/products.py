@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from partita.lowering.geometry.broadcasting import broadcast
+from partita.lowering.geometry.heads_first import heads_first
 from partita.lowering.graph import Node
 from partita.lowering.shapes.results.rule import ResultRules
 
@@ -29,12 +30,13 @@ def _gemm(node: Node, operands: Any) -> Sequence[int]:
 
 @PRODUCT_RESULTS.shape("partita::Attention")
 def _attention(node: Node, operands: Any) -> Sequence[int] | None:
-    *first, turned = node.attrs.get("heads_first", (False,) * 4)
+    first = heads_first(node)
     shapes = [operand.shape for operand in operands[:3]]
     if any(len(shape) != 4 for shape in shapes):
         return None
     q, k, v = (
-        (x[0], x[2], x[1], x[3]) if moved else x for x, moved in zip(shapes, first, strict=True)
+        (x[0], x[2], x[1], x[3]) if moved else x
+        for x, moved in zip(shapes, first.inputs, strict=True)
     )
     mask = operands[3].shape if len(operands) > 3 and operands[3] is not None else ()
     around = (1,) * (4 - len(mask)) + mask
@@ -43,4 +45,4 @@ def _attention(node: Node, operands: Any) -> Sequence[int] | None:
         m not in (1, n) for m, n in zip(around, (q[0], q[2], q[1], k[1]), strict=True)
     ):
         return None
-    return (q[0], q[2], q[1], v[3]) if turned else (*q[:3], v[3])
+    return (q[0], q[2], q[1], v[3]) if first.result else (*q[:3], v[3])

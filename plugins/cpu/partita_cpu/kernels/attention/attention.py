@@ -13,6 +13,7 @@ from partita.errors import OperandError
 from partita.lowering import Array, Builder, Node, Operand
 from partita.lowering.geometry.boxes import Box, strides_of
 from partita.lowering.geometry.broadcasting import broadcast
+from partita.lowering.geometry.heads_first import heads_first
 from partita.lowering.kernel_table import refused_choice
 from partita_cpu.kernels.attention.attention_rows import NO_STAGE, Heads, Masking, attend
 from partita_cpu.kernels.attention.valid_keys import attend_valid_keys, has_valid_keys
@@ -197,7 +198,7 @@ def plain_attention(
     mask: Operand | None = None,
 ) -> Operand:
     """What fusion makes of attention spelled out; see `fuse_attention`."""
-    *first, turned = node.attrs.get("heads_first", (False,) * 4)
+    *first, turned = heads_first(node)
     parts = [
         Heads(x, x.shape[1 if moved else 2], last=not moved)
         for x, moved in zip((q, k, v), first, strict=True)

@@ -9,6 +9,7 @@ from typing import Any
 from partita.contract.query import Reason, ReasonCode
 from partita.errors import CompileError, OperandError
 from partita.lowering import Node, Operand
+from partita.lowering.geometry.heads_first import heads_first
 from partita.lowering.shapes.symbolic_size import evaluated, settled
 from partita_opencl.emitters.operator_table import operator
 from partita_opencl.launches.emitter_kit import Kit, f32, i32, ints
@@ -62,7 +63,7 @@ def attention(
             f"Operation '{node.name}' ({node.model_kind}) has heads of {elements} elements; "
             f"multiples of {UNIT} up to {MOST_ELEMENTS} are possible."
         )
-    first = _heads_first(node)[3]
+    first = heads_first(node).result
     out = k.empty((batch, heads, rows, elements) if first else places[0].shape, q.dtype)
     if not out.size:
         return out
@@ -109,21 +110,15 @@ def _places(node: Node, *tensors: Operand) -> Sequence[Place]:
     if PLACES in node.attrs:
         found: Sequence[Place] = node.attrs[PLACES]
         return found
-    return [_whole(x, first) for x, first in zip(tensors, _heads_first(node), strict=False)]
+    return [_whole(x, first) for x, first in zip(tensors, heads_first(node).inputs, strict=True)]
 
 
-def _heads_first(node: Node) -> Sequence[bool]:
-    """Whether queries, keys, values and results have their heads before their rows."""
-    found: Sequence[bool] = node.attrs.get("heads_first", (False,) * 4)
-    return found
-
-
-def _whole(x: Operand, heads_first: bool) -> Place:
+def _whole(x: Operand, first: bool) -> Place:
     """All of a tensor."""
     batch, rows, heads, elements = x.shape
-    if heads_first:
+    if first:
         rows, heads = heads, rows
-    row, head = (elements, rows * elements) if heads_first else (heads * elements, elements)
+    row, head = (elements, rows * elements) if first else (heads * elements, elements)
     return Place((batch, rows, heads, elements), (rows * heads * elements, head, row, 0))
 
 
