@@ -164,3 +164,57 @@ def test_operators_inside_bodies_are_expanded():
     expand_functions(graph, accepts)
     assert all(accepts(node) for node in graph.all_nodes())
     assert len(list(graph.all_nodes())) > 3
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 1e-4), (np.float64, 1e-9)])
+def test_numbers_far_from_zero_are_normalized_by_their_distances(dtype, tolerance):
+    x = (RNG.standard_normal((2, 3, 4, 5)) + 300).astype(dtype)
+    _, graph = single("MeanVarianceNormalization", [x], axes=[0, 2, 3])
+    wide = x.astype(np.float64)
+    axes = {"axis": (0, 2, 3), "keepdims": True}
+    wanted = (wide - wide.mean(**axes)) / wide.std(**axes)
+    (found,) = evaluate(graph, {"i0": x})
+    assert found.dtype == dtype
+    np.testing.assert_allclose(found, wanted, rtol=tolerance, atol=tolerance)
+
+
+def test_halves_whose_squares_are_too_large_are_normalized():
+    x = (RNG.standard_normal((2, 3, 4, 5)) * 1000).astype(np.float16)
+    _, graph = single("MeanVarianceNormalization", [x])
+    wide = x.astype(np.float64)
+    axes = {"axis": (0, 2, 3), "keepdims": True}
+    (found,) = evaluate(graph, {"i0": x})
+    wanted = (wide - wide.mean(**axes)) / wide.std(**axes)
+    np.testing.assert_allclose(found, wanted, rtol=2**-10, atol=1e-4)
+
+
+@pytest.mark.parametrize("factor", [0.0, 1.0])
+def test_zeros_are_quantized_by_scale_1(factor):
+    x = floats(3, 5) * np.float32(factor)
+    model, graph = single("DynamicQuantizeLinear", [x], outputs=3)
+    wanted = ort.InferenceSession(model.SerializeToString()).run(None, {"i0": x})
+    for array, due in zip(evaluate(graph, {"i0": x}), wanted, strict=True):
+        np.testing.assert_array_equal(array, due)
+
+
+@pytest.mark.parametrize(
+    ("values", "mask", "expanded"),
+    [
+        (np.float32, np.float32, True),
+        (np.float32, np.bool_, True),
+        (np.float32, np.int8, False),
+        (np.float32, np.uint64, False),
+        (np.float16, np.bool_, False),
+    ],
+)
+def test_attention_is_expanded_where_its_definition_holds_for_the_types(values, mask, expanded):
+    q, k, v = floats(2, 2, 3, 4), floats(2, 2, 5, 4), floats(2, 2, 5, 4).astype(values)
+    inputs = [q, k, v, np.ones((3, 5), mask)]
+    _, graph = single("Attention", inputs, opset=23, is_causal=1)
+    assert (len(graph.nodes) > 1) == expanded
+
+
+@pytest.mark.parametrize(("kind", "expanded"), [(np.int64, True), (np.int32, False)])
+def test_a_crop_of_sizes_of_another_type_stays(kind, expanded):
+    _, graph = single("CenterCropPad", [floats(5, 7), np.array([3, 9], kind)])
+    assert (len(graph.nodes) > 1) == expanded

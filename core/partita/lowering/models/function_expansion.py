@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from partita.lowering.graph import Graph, Node, Value
+from partita.lowering.models.corrected_definitions import corrected, holds
 from partita.lowering.models.model_lowering import lower_ir
 from partita.lowering.models.training_normalization import training_definition
 from partita.lowering.node_proto import input_types, model_proto, node_proto
@@ -100,9 +101,10 @@ def _lowered(model: onnx.ModelProto) -> Graph:
 
 
 def definition_of(node: Node) -> onnx.FunctionProto | None:
-    """ONNX's definition of the operator for these attributes and input types.
+    """ONNX's definition of the operator for these attributes and input types, put right.
 
-    BatchNormalization in training mode has none in ONNX but in words.
+    BatchNormalization in training mode has none in ONNX but in words. ``None`` if there is none,
+    or it does not hold for these types.
     """
     import onnx
     from onnx.defs import SchemaError, get_schema
@@ -115,6 +117,8 @@ def definition_of(node: Node) -> onnx.FunctionProto | None:
     function = training_definition(node)
     if function is not None:
         return function
+    if not holds(node):
+        return None
     function = onnx.FunctionProto()
     if schema.has_function:
         function.CopyFrom(schema.function_body)
@@ -133,7 +137,7 @@ def definition_of(node: Node) -> onnx.FunctionProto | None:
             )
         except (RuntimeError, ValueError):
             return None
-    return function if function.node else None
+    return corrected(node, function) if function.node else None
 
 
 def _complete(function: onnx.FunctionProto, node: Node) -> bool:
