@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from onnx import helper, numpy_helper
 
-from .comparison import build, check, check_single, compiled, floats
+from .comparison import build, check, check_single, compiled, expected, floats, single
 
 CONVOLUTIONS = [
     # input, weights, attributes
@@ -87,6 +87,8 @@ TRANSPOSED = [
     ((1, 4, 5, 5), (4, 3, 3, 3), {"strides": [2, 2], "auto_pad": "SAME_LOWER"}),
     ((1, 4, 5, 5), (4, 3, 3, 3), {"strides": [2, 2], "output_shape": [10, 11]}),
     ((2, 3, 9), (3, 6, 4), {"strides": [2], "pads": [1, 1]}),
+    ((1, 10, 20), (10, 5, 16), {"strides": [8], "pads": [4, 4]}),
+    ((2, 5, 6), (5, 3, 2), {"strides": [3], "output_padding": [1]}),
 ]
 
 
@@ -95,6 +97,20 @@ def test_conv_transpose(x, w, attrs):
     bias = floats(w[1] * attrs.get("group", 1), seed=2)
     inputs = [floats(*x), floats(*w, seed=1), bias]
     check_single("ConvTranspose", inputs, attrs, constant=(1, 2), atol=1e-4)
+
+
+@pytest.mark.parametrize(("groups", "kernel"), [(1, "product_tile"), (2, "conv_transpose")])
+@pytest.mark.parametrize("spatial", [(9,), (5, 6)])
+def test_transposed_convolutions_of_blocks_are_products(groups, kernel, spatial):
+    rank = len(spatial)
+    arrays = [floats(2, 6, *spatial), floats(6, 5, *[4] * rank, seed=1), floats(5 * groups, seed=2)]
+    attrs = {"strides": [2] * rank, "pads": [1] * 2 * rank, "group": groups}
+    model, feeds = single("ConvTranspose", arrays, attrs, constant=(1, 2))
+    request = compiled(model, TILING="LOCAL", PERF_COUNT=True).create_infer_request()
+    (found,) = request.infer(feeds).values()
+    np.testing.assert_allclose(found, expected(model, feeds)[0], rtol=1e-4, atol=1e-4)
+    (info,) = request.get_profiling_info()
+    assert info.exec_type.split("+")[0] == kernel
 
 
 @pytest.mark.parametrize("tiling", ["LOCAL", "REGISTERS"])

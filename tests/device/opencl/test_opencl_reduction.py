@@ -1,7 +1,13 @@
 """Pools, reductions, extremes and softmax of device OPENCL against onnxruntime."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+
+from partita_opencl.device.device import find_device
+from partita_opencl.launches.work_sizes import Tuning
+from partita_opencl.properties import Tiling
 
 from .comparison import check_single, compiled, floats, int64s, integers, single
 
@@ -131,6 +137,27 @@ def test_softmax(op_type, axis, opset):
 
 def test_softmax_of_long_rows():
     check_single("Softmax", [floats(3, 5000)])
+
+
+@pytest.mark.parametrize("op_type", ["Softmax", "LogSoftmax", "ReduceL2", "ReduceMax", "ReduceMean"])
+@pytest.mark.parametrize("shape", [(3, 700, 19), (2, 4500, 2), (1, 130, 40)])
+def test_items_share_long_columns(op_type, shape):
+    attrs = {"axis": 1} if "Softmax" in op_type else {"axes": [1]}
+    x = floats(*shape)
+    if op_type != "ReduceMax":  # of which onnxruntime forgets NaN
+        x[0, 5, 1] = np.nan
+    check_single(op_type, [x], attrs, opset=13)
+
+
+def test_few_columns_are_shared_and_many_are_not():
+    limits = replace(
+        find_device("").limits, compute_units=132, group_items=1024, item_sizes=(1024, 1024, 64)
+    )
+    tuning = Tuning.of(limits, Tiling.LOCAL)
+    assert tuning.columns_of_group(64, 8, 3137) == (8, 128)
+    assert tuning.columns_of_group(384, 384, 3136) == (16, 64)
+    assert tuning.columns_of_group(384, 384, 20) == (16, 4)
+    assert tuning.columns_of_group(1 << 20, 1 << 20, 3136) == (256, 1)
 
 
 @pytest.mark.timeout(120)

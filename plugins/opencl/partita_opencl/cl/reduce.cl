@@ -1,10 +1,10 @@
 // Reductions over the middle of (outer, depth, inner). Two kernels: reduce_rows for inner = 1 gives
-// a row to a work-group; reduce_columns gives an output to an item, so that neighbours read
-// neighbours. Long ranges are cut in chunks: a first pass writes (outer, chunks, inner), a second
+// a row to a work-group; in reduce_columns neighbours read neighbours, and ITEMS of a work-group share
+// each of its COLUMNS outputs. Long ranges are cut in chunks: a first pass writes (outer, chunks, inner), a second
 // one reduces the chunks.
 //
 // Options: T accumulator type, and the type of elements in memory unless X_HALF, Y_HALF say that
-//   those of x or y are float16, ITEMS (a power of two), LOWEST and HIGHEST value of T
+//   those of x or y are float16, ITEMS (a power of two), COLUMNS, LOWEST and HIGHEST value of T
 //   MAXIMUM, MINIMUM, PRODUCT  how elements are joined, else by a sum
 //   SQUARES, MAGNITUDES        what elements are replaced by before
 //   MEAN, ROOT, LOGARITHM      what is made of the result after
@@ -86,21 +86,36 @@ void reduce_rows(
   if (LOCAL_INDEX == 0) PUT_Y(y, group, AFTER(partial[0], count));
 }
 
-__kernel void reduce_columns(
+__kernel __attribute__((reqd_work_group_size(COLUMNS, ITEMS, 1)))
+void reduce_columns(
     __global const X* restrict x, __global Y* restrict y, const long outer, const long depth,
     const long inner, const long chunk, const long chunks, const float count
 ) {
-  const size_t at = get_global_id(0);
-  if (at >= (size_t)(outer * chunks * inner)) return;
+  const int lane = get_local_id(0), lid = get_local_id(1);
+  const size_t at = get_group_id(0) * COLUMNS + lane;
+  const bool inside = at < (size_t)(outer * chunks * inner);  // all items reach the barriers
   const long column = (long)(at % inner);
   const long row = (long)(at / inner);
   const long begin = row % chunks * chunk;
-  const long end = min(depth, begin + chunk);
+  const long end = inside ? min(depth, begin + chunk) : begin;
   __global const X* from = x + row / chunks * depth * inner + column;
   T result = START;
-  for (long i = begin; i < end; i++) {
+  for (long i = begin + lid; i < end; i += ITEMS) {
     const T e = GET_X(from, i * inner), v = BEFORE(e);
     result = JOIN(result, v);
   }
-  PUT_Y(y, at, AFTER(result, count));
+#if ITEMS > 1
+  __local T partial[ITEMS][COLUMNS];
+  partial[lid][lane] = result;
+  barrier(CLK_LOCAL_MEM_FENCE);
+  for (int step = ITEMS / 2; step > 0; step /= 2) {
+    if (lid < step) {
+      const T a = partial[lid][lane], b = partial[lid + step][lane];
+      partial[lid][lane] = JOIN(a, b);
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+  }
+  result = partial[0][lane];
+#endif
+  if (inside && lid == 0) PUT_Y(y, at, AFTER(result, count));
 }

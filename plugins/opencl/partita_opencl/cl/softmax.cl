@@ -1,7 +1,8 @@
 // Softmax and log-softmax along the middle of (outer, depth, inner). softmax_rows gives each row of
-// inner = 1 to ITEMS items, ROWS rows to a work-group; softmax_columns gives a column to an item.
+// inner = 1 to ITEMS items, ROWS rows to a work-group; softmax_columns each column, COLUMNS to a
+// work-group.
 //
-// Options: ITEMS (a power of two), ROWS, LOGARITHM
+// Options: ITEMS (a power of two), ROWS, COLUMNS, LOGARITHM
 
 #ifdef LOGARITHM
 #define RESULT(v, peak, total) ((v) - (peak) - log(total))
@@ -49,20 +50,46 @@ void softmax_rows(
     for (int i = lid; i < depth; i += ITEMS) PUT(y, start + i, RESULT(GET(x, start + i), peak, total));
 }
 
-__kernel void softmax_columns(
+#if ITEMS > 1
+// Brings what the items of each column found to all of them.
+#define SHARE(v, STATEMENT) { \
+    partial[lid][lane] = v; \
+    barrier(CLK_LOCAL_MEM_FENCE); \
+    for (int step = ITEMS / 2; step > 0; step /= 2) { \
+      if (lid < step) { \
+        const float mine = partial[lid][lane], other = partial[lid + step][lane]; \
+        partial[lid][lane] = STATEMENT; \
+      } \
+      barrier(CLK_LOCAL_MEM_FENCE); \
+    } \
+    v = partial[0][lane]; \
+    barrier(CLK_LOCAL_MEM_FENCE); \
+  }
+#else
+#define SHARE(v, STATEMENT)
+#endif
+
+__kernel __attribute__((reqd_work_group_size(COLUMNS, ITEMS, 1)))
+void softmax_columns(
     __global const REAL* restrict x, __global REAL* restrict y, const long outer, const int depth,
     const long inner
 ) {
-  const size_t at = get_global_id(0);
-  if (at >= (size_t)(outer * inner)) return;
+#if ITEMS > 1
+  __local float partial[ITEMS][COLUMNS];
+#endif
+  const int lane = get_local_id(0), lid = get_local_id(1);
+  const size_t at = get_group_id(0) * COLUMNS + lane;
+  const int end = at < (size_t)(outer * inner) ? depth : 0;  // all items reach the barriers
   const size_t start = (at / inner) * depth * inner + at % inner;
   float peak = -INFINITY;
-  for (int i = 0; i < depth; i++) {
+  for (int i = lid; i < end; i += ITEMS) {
     const float v = GET(x, start + i * inner);
     peak = v > peak || isnan(v) ? v : peak;
   }
+  SHARE(peak, other > mine || isnan(other) ? other : mine)
   float total = 0.0f;
-  for (int i = 0; i < depth; i++) total += exp(GET(x, start + i * inner) - peak);
-  for (int i = 0; i < depth; i++)
+  for (int i = lid; i < end; i += ITEMS) total += exp(GET(x, start + i * inner) - peak);
+  SHARE(total, mine + other)
+  for (int i = lid; i < end; i += ITEMS)
     PUT(y, start + i * inner, RESULT(GET(x, start + i * inner), peak, total));
 }

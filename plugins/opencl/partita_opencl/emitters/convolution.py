@@ -37,7 +37,7 @@ _KEPT_TABLES = 64
 
 
 @dataclass(frozen=True)
-class _Conv:
+class Convolution:
     """A convolution, with what follows its sums.
 
     Attributes:
@@ -117,11 +117,11 @@ def conv(
         return out
     residual = None if residual is None else as_result(k, node, residual, out)
     epilogue = Epilogue(bias, (1, 0), groups, residual, activation_of(node))
-    convolution = _Conv(x, w, out, groups, window, epilogue)
+    convolution = Convolution(x, w, out, groups, window, epilogue)
     if groups == x.shape[1] > 1:
         _depthwise(k, convolution)
     elif k.tuning.local_tiles:
-        _conv_tiles(k, convolution)
+        conv_tiles(k, convolution)
     else:
         _conv_lanes(k, convolution)
     return out
@@ -165,8 +165,11 @@ def as_result(k: Kit, node: Node, residual: Operand, out: Operand) -> Operand:
     return expand(k, residual, out.shape)
 
 
-def _conv_tiles(k: Kit, conv: _Conv) -> None:
-    """Filters are rows, pixels are columns; padding is handled by the kernel."""
+def conv_tiles(k: Kit, conv: Convolution) -> None:
+    """Records one by tiles in local memory.
+
+    Filters are rows, pixels are columns; padding is handled by the kernel.
+    """
     product = Product(
         rows=conv.filters,
         columns=conv.pixels,
@@ -197,7 +200,7 @@ def _conv_tiles(k: Kit, conv: _Conv) -> None:
     tiles(k, product, packed, conv.x, conv.out, conv.epilogue, extra, step, unit, **options)
 
 
-def _conv_lanes(k: Kit, conv: _Conv) -> None:
+def _conv_lanes(k: Kit, conv: Convolution) -> None:
     """Pixels are rows, filters are lanes; the image is padded first."""
     conv = _padded(k, conv)
     window = conv.window
@@ -218,7 +221,7 @@ def _conv_lanes(k: Kit, conv: _Conv) -> None:
     lanes(k, product, conv.x, conv.w, conv.out, epilogue, extra, columns_first=True, IM2COL=None)
 
 
-def _padded(k: Kit, conv: _Conv) -> _Conv:
+def _padded(k: Kit, conv: Convolution) -> Convolution:
     """The convolution of the image with its border of zeros, which then needs no padding."""
     x, window = conv.x, conv.window
     if not any(window.begin) and not any(window.end):
@@ -298,7 +301,7 @@ def _shared(table: Array) -> Array:
     return table
 
 
-def _depthwise(k: Kit, conv: _Conv) -> None:
+def _depthwise(k: Kit, conv: Convolution) -> None:
     options: dict[str, None] = {}
     if not k.tuning.local_tiles:
         # Without tests at the border, the compiler computes neighbours by vector instructions.

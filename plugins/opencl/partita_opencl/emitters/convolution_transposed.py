@@ -1,6 +1,6 @@
-"""Transposed convolutions: each output gathers the inputs that reach it.
+"""Transposed convolutions, as convolutions whose filters make a block of pixels each.
 
-Of images with channels last, they are convolutions whose filters make a block of pixels each.
+Where results are no whole blocks, each output gathers the inputs that reach it.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -17,7 +18,13 @@ from partita.lowering import Array, Node, Operand
 from partita.lowering.geometry.boxes import Box, strides_of
 from partita.lowering.geometry.windows import Window, resolve_transposed
 from partita.lowering.nhwc.conversion import DOMAIN
-from partita_opencl.emitters.convolution import LARGEST_IMAGE, as_result
+from partita.lowering.transformed_weights import Form as WeightForm
+from partita_opencl.emitters.convolution import (
+    LARGEST_IMAGE,
+    Convolution,
+    as_result,
+    conv_tiles,
+)
 from partita_opencl.emitters.gemm.matrix_units import stream_product
 from partita_opencl.emitters.gemm.products import Epilogue, activation_of
 from partita_opencl.emitters.gemm.stream import (
@@ -28,6 +35,7 @@ from partita_opencl.emitters.gemm.stream import (
     packed_filters,
 )
 from partita_opencl.emitters.operator_table import operator
+from partita_opencl.emitters.windows import Window as ConvWindow
 from partita_opencl.emitters.windows import int4, spatial_dims
 from partita_opencl.launches.emitter_kit import Kit, i32
 from partita_opencl.launches.tensor_moves import copy_box
@@ -62,6 +70,9 @@ def conv_transpose(
     out = k.empty((x.shape[0], filters, *window.size[3 - window.rank :]), x.dtype)
     if not out.size:
         return out
+    if groups == 1 and residual is None and _has_blocks(k, window, w, bias):
+        _block_tiles(k, node, (x, w, bias, out), window)
+        return out
     residual = None if residual is None else as_result(k, node, residual, out)
     epilogue = Epilogue(bias, (1, 0), 1, residual, activation_of(node))
     blocks = x.shape[0] * groups * math.ceil(w.shape[1] / _TRANSPOSE_CHANNELS)
@@ -85,6 +96,62 @@ def conv_transpose(
         **epilogue.options(),
     )
     return out
+
+
+def _has_blocks(k: Kit, window: Window, w: Operand, bias: Operand | None) -> bool:
+    """Whether it is computed by tiles: its results are whole blocks, its filters are known."""
+    known = w.const is not None and (bias is None or bias.const is not None)
+    return known and k.tuning.local_tiles and blocks_of(window) is not None
+
+
+def _block_tiles(
+    k: Kit,
+    node: Node,
+    operands: tuple[Operand, Operand, Operand | None, Operand],
+    window: Window,
+) -> None:
+    """Records one with channels first: a convolution, whose filters are then laid out as pixels.
+
+    Args:
+        k: Records the launches.
+        node: For the activation.
+        operands: Images, constant weights (channel, filter, ...), bias, the result.
+        window: Of which there are :class:`Blocks`.
+    """
+    x, w, bias, out = operands
+    blocks = blocks_of(window)
+    assert blocks is not None
+    (high, wide), begin, rank = blocks.steps, window.begin[1:], window.rank
+    channels, filters = w.shape[:2]
+    shape = (high * wide * filters, channels, *blocks.taps[2 - rank :])
+
+    def pack(array: Array) -> Array:
+        kernel = array.reshape(channels, filters, *window.kernel[1:])
+        return _block_filters(kernel, blocks, begin, filters).reshape(shape)
+
+    key = ("blocks first", blocks, begin)
+    weights = k.builder.prepack(w, key, pack, form=WeightForm(w.dtype, shape))
+    row = None
+    if bias is not None:
+        row = k.builder.prepack(bias, ("repeated", high * wide), partial(np.tile, reps=high * wide))
+    parts = k.empty((x.shape[0], shape[0], *blocks.out[2 - rank :]), x.dtype)
+    size, taps, first, steps = window.out, blocks.taps, blocks.first, blocks.out
+    ends = [steps[i] + taps[i] - 1 + first[i] - size[i + 1] for i in (1, 0)]
+    moved = ConvWindow(
+        image=size[::-1],
+        size=(*taps[::-1], 1),
+        stride=(1, 1, 1),
+        begin=(-first[1], -first[0], 0),
+        end=(*ends, 0),
+        dilation=(1, 1, 1),
+        out=(*steps[::-1], 1),
+    )
+    epilogue = Epilogue(row, (1, 0), 1, None, activation_of(node))
+    conv_tiles(k, Convolution(x, weights, parts, 1, moved, epilogue))
+    order = strides_of((x.shape[0], high, wide, filters, *steps))
+    sizes = (x.shape[0], filters, steps[0], high, steps[1], wide)
+    strides = [order[i] for i in (0, 3, 4, 1, 5, 2)]
+    copy_box(k, Box(parts, strides), Box(out, strides_of(sizes)), sizes)
 
 
 @operator("ConvTranspose", domain=DOMAIN)
@@ -114,7 +181,8 @@ def conv_transpose_last(
     begin = window.begin[1:]
 
     def pack(array: Array) -> Array:
-        return packed_filters(k, stream, _block_filters(k.numbers(array), blocks, begin, pitch))
+        numbers = k.numbers(array).astype(np.float32)
+        return packed_filters(k, stream, _block_filters(numbers, blocks, begin, pitch))
 
     key = ("blocks", blocks, begin, pitch)
     weights = k.builder.prepack(w, key, pack, form=form_of_filters(stream))
@@ -143,10 +211,10 @@ def _block_filters(array: Array, blocks: Blocks, begin: tuple[int, ...], pitch: 
         pitch: To how many the filters of a pixel are filled up.
 
     Returns:
-        float32 [pixels of a block * pitch, channels, taps in y, taps in x].
+        [pixels of a block * pitch, channels, taps in y, taps in x], of the weights' type.
     """
     channels, filters, *kernel = array.shape
-    found = np.zeros((*blocks.steps, pitch, channels, *blocks.taps), np.float32)
+    found = np.zeros((*blocks.steps, pitch, channels, *blocks.taps), array.dtype)
     for place in itertools.product(*map(range, (*blocks.steps, *blocks.taps))):
         (py, px), (ty, tx) = place[:2], place[2:]
         y = py + begin[0] - blocks.steps[0] * (blocks.first[0] + ty)

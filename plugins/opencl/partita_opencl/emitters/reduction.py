@@ -116,10 +116,14 @@ def reduce_middle(k: Kit, kind: Reduction, x: Operand, dtype: np.dtype[Any]) -> 
 def _emit_pass(k: Kit, kind: Reduction, x: Operand, y: Operand, part: Pass) -> None:
     """Records one pass, from (outer, depth, inner) to (outer, chunks, inner)."""
     outer, depth, inner = x.shape
-    items = k.tuning.items_for(min(depth, part.chunk))
+    length, results = min(depth, part.chunk), outer * part.chunks * inner
+    columns, items = 1, k.tuning.items_for(length)
+    if inner != 1:
+        columns, items = k.tuning.columns_of_group(results, inner, length)
     options: dict[str, Any] = {
         "T": ctype_of(x.dtype),
         "ITEMS": items,
+        "COLUMNS": columns,
         **({"X_HALF": None} if is_half(x.dtype) else {}),
         **({"Y_HALF": None} if is_half(y.dtype) else {}),
         **_bounds(x.dtype),
@@ -142,7 +146,7 @@ def _emit_pass(k: Kit, kind: Reduction, x: Operand, y: Operand, part: Pass) -> N
         k.launch(
             "reduce.cl",
             "reduce_columns",
-            k.tuning.flat(outer * part.chunks * inner),
+            k.tuning.column_groups(results, columns, items),
             x,
             y,
             i64(outer),
@@ -317,21 +321,23 @@ def softmax_middle(
             i32(depth),
             ITEMS=items,
             ROWS=rows,
+            COLUMNS=1,
             **options,
         )
     else:
-        sizes = k.tuning.flat(outer * inner)
+        columns, items = k.tuning.columns_of_group(outer * inner, inner, depth)
         k.launch(
             "softmax.cl",
             "softmax_columns",
-            sizes,
+            k.tuning.column_groups(outer * inner, columns, items),
             x,
             y,
             i64(outer),
             i32(depth),
             i64(inner),
-            ITEMS=1,
+            ITEMS=items,
             ROWS=1,
+            COLUMNS=columns,
             **options,
         )
     return y

@@ -29,6 +29,16 @@ _SHORT_ITEMS = 32
 """Rows of at most so many elements are shared by this many items."""
 
 
+_BUSY_ITEMS = 1024
+"""Items of each compute unit that keep a GPU busy."""
+
+_SIDE_BY_SIDE = 16
+"""Columns of a work-group whose items share them: neighbours that are read at a time."""
+
+_COLUMN_ITEMS = 1024
+"""Items of such a group."""
+
+
 class Form(enum.StrEnum):
     """How kernels are written: a driver that fails at one form may do another."""
 
@@ -140,6 +150,37 @@ class Tuning:
     def items_for(self, length: int) -> int:
         """Items that share a row of so many elements: few for short rows. A power of two."""
         return min(self.row_items, _SHORT_ITEMS) if length <= _SHORT_ROW else self.row_items
+
+    def columns_of_group(self, columns: int, inner: int, depth: int) -> tuple[int, int]:
+        """How a work-group is cut where what lies along a column is joined.
+
+        Few columns would leave a GPU idle, so that items share each of them.
+
+        Args:
+            columns: Of all.
+            inner: Neighbours among them.
+            depth: Elements of a column.
+
+        Returns:
+            Columns of a group, and items that share one: powers of two.
+        """
+        most = min(self.limits.group_items, self.limits.item_sizes[0])
+        wide, items = _power_of_two_up_to(min(256, most)), 1
+        wanted = _BUSY_ITEMS * self.limits.compute_units
+        if not self.local_tiles or 2 * columns > wanted:
+            return wide, items
+        wide = 1
+        while wide < _SIDE_BY_SIDE and wide < inner:
+            wide *= 2
+        most = min(_COLUMN_ITEMS, self.limits.group_items) // wide
+        most = min(most, self.limits.item_sizes[1])
+        while 2 * items <= most and 2 * items * columns <= wanted and 8 * items <= depth:
+            items *= 2
+        return wide, items
+
+    def column_groups(self, columns: int, wide: int, items: int) -> Sizes:
+        """Groups of ``wide`` columns, each of which ``items`` share."""
+        return (_up(columns, wide), items), (wide, items)
 
     def fits(self, wide: int, high: int) -> bool:
         """Whether a tiling by local memory is wanted and the device takes groups of this size."""

@@ -52,7 +52,7 @@ class Blocks(NamedTuple):
     """A transposed convolution whose results come as blocks, one for each place of a window.
 
     A block has a pixel for each step of the stride; each is a product of the same few pixels of the
-    input, by other taps of the kernel. All pairs are of y and x.
+    input, by other taps of the kernel. All pairs are of y and x; of a sequence, y is 1.
 
     Attributes:
         steps: Pixels of a block.
@@ -73,7 +73,7 @@ def blocks_of(window: Window) -> Blocks | None:
     Args:
         window: As :func:`partita.lowering.geometry.windows.resolve_transposed` gives it.
     """
-    if window.rank != 2 or window.dilation[1:] != (1, 1):
+    if window.rank > 2 or window.dilation[1:] != (1, 1):
         return None
     found = [_blocks_along(*window.along(axis)) for axis in (1, 2)]
     if any(blocks is None for blocks in found):
