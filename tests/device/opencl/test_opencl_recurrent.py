@@ -7,6 +7,7 @@ import pytest
 
 from partita_opencl.device.device import find_device
 
+from . import half_networks
 from .comparison import TILINGS, check, compiled, floats, single
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
@@ -14,20 +15,29 @@ DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
 HIDDEN = 11
 
 
-def arrays_of(op_type, direction="forward", *, bias=True, lengths=None, initial=False, peep=False):
+def arrays_of(
+    op_type,
+    direction="forward",
+    *,
+    bias=True,
+    lengths=None,
+    initial=False,
+    peep=False,
+    hidden=HIDDEN,
+):
     """All inputs of an operator, ``None`` for absent ones."""
     directions, gates = DIRECTIONS[direction], GATES[op_type]
     given = [
         floats(7, 3, 5),
-        floats(directions, gates * HIDDEN, 5, seed=1) * np.float32(0.4),
-        floats(directions, gates * HIDDEN, HIDDEN, seed=2) * np.float32(0.4),
-        floats(directions, 2 * gates * HIDDEN, seed=3) if bias else None,
+        floats(directions, gates * hidden, 5, seed=1) * np.float32(0.4),
+        floats(directions, gates * hidden, hidden, seed=2) * np.float32(1.3 * hidden**-0.5),
+        floats(directions, 2 * gates * hidden, seed=3) if bias else None,
         None if lengths is None else np.array(lengths, np.int32),
-        floats(directions, 3, HIDDEN, seed=4) if initial else None,
+        floats(directions, 3, hidden, seed=4) if initial else None,
     ]
     if op_type == "LSTM":
-        given.append(floats(directions, 3, HIDDEN, seed=5) if initial else None)
-        given.append(floats(directions, 3 * HIDDEN, seed=6) if peep else None)
+        given.append(floats(directions, 3, hidden, seed=5) if initial else None)
+        given.append(floats(directions, 3 * hidden, seed=6) if peep else None)
     while given[-1] is None:
         given.pop()
     return given
@@ -195,3 +205,50 @@ def test_constants_alone(op_type):
     arrays = arrays_of(op_type, "reverse", lengths=[7, 2, 5], initial=True)
     everything = [n for n, x in enumerate(arrays) if x is not None]
     check_cells(op_type, arrays, "reverse", constant=everything, clip=0.4)
+
+
+UNITS = [
+    ("LSTM", "bidirectional", {"lengths": [7, 2, 5], "initial": True, "peep": True}, {"clip": 0.9}),
+    ("LSTM", "reverse", {"bias": False}, {"input_forget": 1}),
+    ("LSTM", "forward", {}, {"activations": ["HardSigmoid", "Softsign", "Tanh"]}),
+    ("GRU", "bidirectional", {"initial": True, "lengths": [1, 7, 3]}, {"linear_before_reset": 1}),
+    ("GRU", "forward", {}, {"linear_before_reset": 1, "clip": 0.5}),
+    ("RNN", "bidirectional", {"initial": True}, {}),
+]
+
+
+@pytest.mark.usefixtures("matrix_units")
+@pytest.mark.parametrize("hidden", [8, 40, 128])
+@pytest.mark.parametrize(("op_type", "direction", "given", "attrs"), UNITS)
+def test_matrix_units_keep_weights(op_type, direction, given, attrs, hidden):
+    arrays = arrays_of(op_type, direction, hidden=hidden, **given)
+    attrs = {"hidden_size": hidden, **attrs}
+    constant = (1, 2, 3) if given.get("bias", True) else (1, 2)
+    model, feeds = model_of(op_type, arrays, direction, constant=constant, **attrs)
+    assert "recurrent_units" in half_networks.check(model, feeds)
+
+
+@pytest.mark.usefixtures("matrix_units")
+@pytest.mark.parametrize("op_type", ["LSTM", "RNN"])
+def test_matrix_units_and_batch_first(op_type):
+    arrays = arrays_of(op_type, "bidirectional", lengths=[7, 2, 5], hidden=16, initial=True)
+    arrays = [x.swapaxes(0, 1).copy() if n in (0, 5, 6) else x for n, x in enumerate(arrays)]
+    attrs = {"layout": 1, "hidden_size": 16}
+    model, feeds = model_of(op_type, arrays, "bidirectional", constant=(1, 2, 3), **attrs)
+    found = compiled(model, INFERENCE_PRECISION_HINT="f16", TILING="LOCAL")(feeds).values()
+    wanted = compiled(model, TILING="LOCAL")(feeds).values()
+    for mine, theirs in zip(found, wanted, strict=True):
+        assert np.linalg.norm(mine - theirs) <= 2e-3 * np.linalg.norm(theirs)
+
+
+@pytest.mark.usefixtures("matrix_units")
+@pytest.mark.parametrize("hidden", [192, 256, 512])
+def test_groups_share_states_of_many_elements(hidden):
+    arrays = arrays_of("LSTM", "bidirectional", hidden=hidden, lengths=[7, 3, 5], initial=True)
+    model, feeds = model_of("LSTM", arrays, "bidirectional", constant=(1, 2, 3), hidden_size=hidden)
+    half_networks.check(model, feeds)
+    request = compiled(model, INFERENCE_PRECISION_HINT="f16", TILING="LOCAL").create_infer_request()
+    first = [np.array(x) for x in request.infer(feeds).to_tuple()]
+    for _ in range(20):
+        for mine, theirs in zip(first, request.infer(feeds).to_tuple(), strict=True):
+            np.testing.assert_array_equal(mine, theirs)

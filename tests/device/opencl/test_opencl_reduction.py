@@ -139,7 +139,9 @@ def test_softmax_of_long_rows():
     check_single("Softmax", [floats(3, 5000)])
 
 
-@pytest.mark.parametrize("op_type", ["Softmax", "LogSoftmax", "ReduceL2", "ReduceMax", "ReduceMean"])
+@pytest.mark.parametrize(
+    "op_type", ["Softmax", "LogSoftmax", "ReduceL2", "ReduceMax", "ReduceMean"]
+)
 @pytest.mark.parametrize("shape", [(3, 700, 19), (2, 4500, 2), (1, 130, 40)])
 def test_items_share_long_columns(op_type, shape):
     attrs = {"axis": 1} if "Softmax" in op_type else {"axes": [1]}

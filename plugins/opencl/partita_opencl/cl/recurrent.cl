@@ -1,8 +1,8 @@
 // The steps of LSTM, GRU and RNN. A work-group walks through one sequence in one direction; its
-// items share the elements of the state, and PARTS of them the terms of each element's sums. Products of the input with its weights, and the bias that
-// belongs to them, are made before, for all steps at once: x has rows of the gates of all
-// directions. Recurrent weights come as (directions, HIDDEN, gates), so that neighbours read
-// neighbours.
+// items share the elements of the state, and PARTS of them the terms of each element's sums. Products
+// of the input with its weights, and the bias that belongs to them, are made before, for all steps at
+// once: x has rows of the gates of all directions. Recurrent weights come as (directions, HIDDEN,
+// gates), so that neighbours read neighbours.
 //
 // Options: LSTM, GRU or RNN, HIDDEN  elements of a state, ITEMS, DIRECTIONS
 //   PARTS  if it is not 1, ITEMS / PARTS are at least HIDDEN
@@ -16,16 +16,7 @@
 #define M float
 #endif
 
-#if defined(LSTM)
-#define GATES 4
-#define FUNCTIONS 3
-#elif defined(GRU)
-#define GATES 3
-#define FUNCTIONS 2
-#else
-#define GATES 1
-#define FUNCTIONS 1
-#endif
+#include "recurrent_gates.cl"
 
 #ifdef GLOBAL_STATE
 #define STATE __global
@@ -34,8 +25,6 @@
 #define STATE __local
 #define SYNC() barrier(CLK_LOCAL_MEM_FENCE)
 #endif
-
-#define ROW (GATES * HIDDEN)
 
 // EACH_ELEMENT: of the state, j, by all items whose part of its sums it is; MINE: whether the item
 // goes on with it when parts are added.
@@ -48,24 +37,6 @@
 #define MINE true
 #endif
 #define TERMS ((HIDDEN + PARTS - 1) / PARTS)
-
-// One of partita.lowering.gate_activations, by its number.
-float function_of(const float v, const int code, __global const float* parameters) {
-  const float alpha = parameters[0], beta = parameters[1];
-  switch (code) {
-    case 0: return sigmoid_of(v);
-    case 1: return tanh_of(v);
-    case 2: return v < 0.0f ? 0.0f : v;
-    case 3: return alpha * v + beta;
-    case 4: return v < 0.0f ? alpha * v : v;
-    case 5: return v < alpha ? 0.0f : v;
-    case 6: return alpha * tanh_of(beta * v);
-    case 7: return within(alpha * v + beta, 0.0f, 1.0f);
-    case 8: return v < 0.0f ? alpha * expm1(v) : v;
-    case 9: return v / (1.0f + fabs(v));
-    default: return softplus_of(v);
-  }
-}
 
 // Adds products of a state with columns of the recurrent weights to sums, one per gate.
 void add_products(
@@ -168,7 +139,6 @@ void recurrent(
       SUM(h, 0, GATES)
 #endif
       if (!MINE) continue;
-#define CLIPPED(v) (clip > 0.0f ? within(v, -clip, clip) : (v))
 #define FUNCTION(n, v) function_of(v, codes[n], parameters + 2 * (n))
 #if defined(LSTM)
       const float held = c[j];

@@ -70,16 +70,19 @@ def conv_transpose(
     out = k.empty((x.shape[0], filters, *window.size[3 - window.rank :]), x.dtype)
     if not out.size:
         return out
-    if groups == 1 and residual is None and _has_blocks(k, window, w, bias):
-        _block_tiles(k, node, (x, w, bias, out), window)
+    blocks = (
+        blocks_of(window) if groups == 1 and residual is None and k.tuning.local_tiles else None
+    )
+    if blocks is not None and w.const is not None and (bias is None or bias.const is not None):
+        _block_tiles(k, node, (x, w, bias, out), window, blocks)
         return out
     residual = None if residual is None else as_result(k, node, residual, out)
     epilogue = Epilogue(bias, (1, 0), 1, residual, activation_of(node))
-    blocks = x.shape[0] * groups * math.ceil(w.shape[1] / _TRANSPOSE_CHANNELS)
+    jobs = x.shape[0] * groups * math.ceil(w.shape[1] / _TRANSPOSE_CHANNELS)
     k.launch(
         "conv_transpose.cl",
         "conv_transpose",
-        k.tuning.grid(math.prod(window.size), blocks),
+        k.tuning.grid(math.prod(window.size), jobs),
         x,
         w,
         *epilogue.buffers(x),
@@ -98,17 +101,12 @@ def conv_transpose(
     return out
 
 
-def _has_blocks(k: Kit, window: Window, w: Operand, bias: Operand | None) -> bool:
-    """Whether it is computed by tiles: its results are whole blocks, its filters are known."""
-    known = w.const is not None and (bias is None or bias.const is not None)
-    return known and k.tuning.local_tiles and blocks_of(window) is not None
-
-
 def _block_tiles(
     k: Kit,
     node: Node,
     operands: tuple[Operand, Operand, Operand | None, Operand],
     window: Window,
+    blocks: Blocks,
 ) -> None:
     """Records one with channels first: a convolution, whose filters are then laid out as pixels.
 
@@ -116,11 +114,10 @@ def _block_tiles(
         k: Records the launches.
         node: For the activation.
         operands: Images, constant weights (channel, filter, ...), bias, the result.
-        window: Of which there are :class:`Blocks`.
+        window: As the operator has it.
+        blocks: Those of the window.
     """
     x, w, bias, out = operands
-    blocks = blocks_of(window)
-    assert blocks is not None
     (high, wide), begin, rank = blocks.steps, window.begin[1:], window.rank
     channels, filters = w.shape[:2]
     shape = (high * wide * filters, channels, *blocks.taps[2 - rank :])

@@ -1,4 +1,7 @@
-"""LSTM, GRU and RNN: the input product for all steps in one go, then a kernel that walks them."""
+"""LSTM, GRU and RNN: the input product for all steps in one go, then a kernel that walks them.
+
+Where matrix units are, they keep the recurrent weights of states of up to 256 elements.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,8 @@ from partita.lowering.geometry.boxes import Box
 from partita_opencl.emitters.elementwise import apply
 from partita_opencl.emitters.gemm.matmul import multiplied_matrices
 from partita_opencl.emitters.operator_table import FLOATS, DTypes, operator
-from partita_opencl.launches.emitter_kit import Kit, f32, i64, ints
+from partita_opencl.launches.emitter_kit import Argument, Kit, f32, i64, ints, is_half
+from partita_opencl.launches.steps import STALL, Counters
 from partita_opencl.launches.tensor_moves import copy_box, transpose
 from partita_opencl.launches.work_sizes import Tuning
 
@@ -28,6 +32,46 @@ _MOST_PARTS = 8
 """Items that share the terms of a sum: with more, fewer terms cost no less than adding parts."""
 
 _MOST_GATES = 4
+
+
+_WARP, _ROWS, _TERMS, _FRAGMENTS = 32, 8, 32, 8
+"""Items of a warp, elements of the state that it has, terms that an item keeps eight of, and
+registers that these take of two gates; as in ``recurrent_units.cl``."""
+
+_REGISTERS, _MOST_KEPT, _OTHER_REGISTERS = 65536, 128, 56
+"""Registers of a work-group, those of an item that may hold weights, and what it needs beside."""
+
+_LINE = 32
+"""Counters of a cache line."""
+
+
+class _Units(NamedTuple):
+    """How matrix units go through the steps: warps of a group, and groups of a sequence."""
+
+    warps: int
+    shares: int
+
+
+class _Walk(NamedTuple):
+    """What goes through the steps is given.
+
+    Attributes:
+        products: Those of the input with its weights, and what is added to them.
+        weights: Recurrent ones, as the operator has them.
+        optional: Bias, peepholes, lengths, the first state and cell; others where there are none.
+        results: States of all steps, the last state, the last cell.
+        sequences: Of all directions.
+        numbers: Steps, sequences of a direction, which ways are backwards, the clip.
+        options: Macros of both kernels.
+    """
+
+    products: Operand
+    weights: Operand
+    optional: tuple[Operand, ...]
+    results: tuple[Operand, Operand, Operand]
+    sequences: int
+    numbers: tuple[Argument, ...]
+    options: dict[str, int | None]
 
 
 class Inputs(NamedTuple):
@@ -102,47 +146,110 @@ def _recurrent(
     y, final_h, final_c = (k.empty(shape, x.dtype) for shape in (y_shape, h_shape, h_shape))
     if not final_h.size:
         return y, final_h, final_c
+    options: dict[str, int | None] = {node.op_type: None, "HIDDEN": hidden}
+    options["DIRECTIONS"] = directions
+    there = {name.upper(): value is not None for name, value in given._asdict().items()}
+    flags = {**flags, **there, "BATCH_FIRST": batch_first}
+    options |= {name: None for name, on in flags.items() if on}
     products = _input_products(k, node, x, factors[1], given.bias)
-    codes, parameters = gate_activations(node, node.op_type, directions)
-    fits = 12 * hidden <= k.tuning.limits.local_bytes
-    states = k.empty((1 if fits else 3 * directions * batch * hidden,), np.float32)
-    flags = {
-        **flags,
-        node.op_type: 1,
-        "BATCH_FIRST": batch_first,
-        "GLOBAL_STATE": not fits,
-        **{name.upper(): value is not None for name, value in given._asdict().items()},
-    }
-    items, parts = _items(k.tuning, hidden)
+    optional = (given.bias, given.peepholes, given.lengths, given.initial_h, given.initial_c)
     ways = backwards(node)
+    walk = _Walk(
+        products,
+        r,
+        tuple(value or x for value in optional),
+        (y, final_h, final_c),
+        directions * batch,
+        (i64(steps), i64(batch), ints(ways[0], ways[-1]), f32(node.attrs.get("clip") or 0.0)),
+        options,
+    )
+    codes, parameters = gate_activations(node, node.op_type, directions)
+    functions = codes.reshape(directions, -1)
+    alike = bool((functions == functions[0]).all())
+    resets_before = node.op_type == "GRU" and not flags["RESET_AFTER"]
+    units = None
+    if alike and not resets_before and is_half(x.dtype) and k.tuning.matrix_units:
+        units = _units(k.tuning, r.shape[1] // hidden, hidden, walk.sequences)
+    if units is None:
+        _walk_by_items(k, walk, hidden, codes, parameters)
+    else:
+        _walk_by_units(k, walk, units, hidden, (functions[0].tolist(), parameters))
+    return y, final_h, final_c
+
+
+def _walk_by_items(k: Kit, walk: _Walk, hidden: int, codes: Array, parameters: Array) -> None:
+    """Records the steps by ordinary arithmetic."""
+    fits = 12 * hidden <= k.tuning.limits.local_bytes
+    states = k.empty((1 if fits else 3 * walk.sequences * hidden,), np.float32)
+    items, parts = _items(k.tuning, hidden)
     k.launch(
         "recurrent.cl",
         "recurrent",
-        k.tuning.groups(directions * batch, items),
-        products,
-        _turned(k, r),
-        given.bias or x,
-        given.peepholes or x,
-        given.lengths or x,
-        given.initial_h or x,
-        given.initial_c or x,
+        k.tuning.groups(walk.sequences, items),
+        walk.products,
+        _turned(k, walk.weights),
+        *walk.optional,
         k.constant(codes.astype(np.int32)),
         k.constant(parameters),
-        y,
-        final_h,
-        final_c,
+        *walk.results,
         states,
-        i64(steps),
-        i64(batch),
-        ints(ways[0], ways[-1]),
-        f32(node.attrs.get("clip") or 0.0),
-        HIDDEN=hidden,
+        *walk.numbers,
         ITEMS=items,
         PARTS=parts,
-        DIRECTIONS=directions,
-        **{name: None for name, on in flags.items() if on},
+        **walk.options,
+        **({} if fits else {"GLOBAL_STATE": None}),
     )
-    return y, final_h, final_c
+
+
+def _walk_by_units(
+    k: Kit, walk: _Walk, units: _Units, hidden: int, activations: tuple[list[int], Array]
+) -> None:
+    """Records the steps by matrix units, which keep the recurrent weights in registers."""
+    functions, parameters = activations
+    waiting: tuple[Argument, ...] = ()
+    if units.shares > 1:
+        exchanged = k.empty((walk.sequences, 2, hidden), walk.products.dtype)
+        waiting = (exchanged, Counters(walk.sequences * 2 * _LINE), STALL)
+    k.launch(
+        "recurrent_units.cl",
+        "recurrent_units",
+        k.tuning.groups(walk.sequences * units.shares, units.warps * _WARP),
+        walk.products,
+        walk.weights,
+        *walk.optional,
+        k.constant(parameters),
+        *walk.results,
+        *waiting,
+        *walk.numbers,
+        WARPS=units.warps,
+        SHARES=units.shares,
+        **{f"FUNCTION{number}": code for number, code in enumerate(functions)},
+        **walk.options,
+        **({"NVIDIA": None} if k.tuning.limits.is_nvidia else {}),
+    )
+
+
+def _units(tuning: Tuning, gates: int, hidden: int, sequences: int) -> _Units | None:
+    """How matrix units go through the steps; ``None`` where registers do not hold the weights.
+
+    Args:
+        tuning: The device's; its matrix units are used.
+        gates: Of the operator.
+        hidden: Elements of a state.
+        sequences: Of all directions.
+    """
+    if hidden % _ROWS:
+        return None
+    kept = -(-gates // 2) * -(-hidden // _TERMS) * _FRAGMENTS
+    if kept > _MOST_KEPT:
+        return None
+    most = min(_REGISTERS // (kept + _OTHER_REGISTERS), tuning.limits.group_items) // _WARP
+    rows = hidden // _ROWS
+    shares = -(-rows // most)
+    resident = min(tuning.resident_groups, tuning.limits.compute_units)
+    if shares > 1 and sequences * shares > resident:
+        return None
+    return _Units(-(-rows // shares), shares)
 
 
 def _items(tuning: Tuning, hidden: int) -> tuple[int, int]:

@@ -28,7 +28,7 @@ from partita_opencl.tuning.database import C, choose
 Options = tuple[tuple[str, str | int | None], ...]
 """Macros with their values."""
 
-Argument = Operand | np.generic | Array | Fault | Counters | TensorMapBuffer
+Argument = Operand | np.generic | Array | Fault | StallFlag | Counters | TensorMapBuffer
 """What a step takes: an operand, a scalar, or a small array for an OpenCL vector."""
 
 

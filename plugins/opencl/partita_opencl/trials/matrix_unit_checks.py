@@ -19,6 +19,7 @@ from partita.lowering import Array
 from partita_opencl.device.device import find_device
 from partita_opencl.device.limits import Limits
 from partita_opencl.trials import own_device
+from partita_opencl.trials.recurrent_checks import lstm_step
 from partita_opencl.tuning import product_tiles
 
 _SHAPES = ((96, 200, 72), (33, 515, 41), (5, 2048, 16), (64, 64, 64))
@@ -35,7 +36,7 @@ FILES = (
     *("tensor_map.cl", "attention.cl", "waiting.cl", "streaming.cl", "warp_units.cl"),
     *("block_run.cl", "block_weights.cl", "block_columns.cl", "block_tiles.cl", "tile_sums.cl"),
     *("tiled_weights.cl", "copy_engine.cl", "product_loads.cl", "product_place.cl"),
-    *("product_arguments.cl", "hand_over.cl"),
+    *("product_arguments.cl", "hand_over.cl", "recurrent_units.cl", "recurrent_gates.cl"),
 )
 """The sources that a verdict depends on."""
 
@@ -76,7 +77,7 @@ def _parts(units: Units, limits: Limits) -> list[Callable[[str], str]]:
     tiles = product_tiles.STREAM_TILES
     match units:
         case Units.RESIDENT:
-            return [_run_fault, _block_run_fault]
+            return [_run_fault, _block_run_fault, partial(_recurrent_fault, 256)]
         case Units.COPY_ENGINE:
             bulk = [tile for tile in tiles if tile.bulk]
             return [*(partial(_copy_engine_fault, tile) for tile in bulk), _tiles_fault]
@@ -94,6 +95,7 @@ def _parts(units: Units, limits: Limits) -> list[Callable[[str], str]]:
                 *mixed,
                 *(part for tile in narrow for part in _products(tile)),
                 _attention_fault,
+                partial(_recurrent_fault, 40),
             ]
 
 
@@ -115,6 +117,11 @@ def _block_run_fault(device_id: str) -> str:
 def _attention_fault(device_id: str) -> str:
     error = _attention_error(device_id)
     return "" if error < _TOLERANCE else f"attention is off by {error:.2g}"
+
+
+def _recurrent_fault(hidden: int, device_id: str) -> str:
+    error = _recurrent_error(device_id, hidden)
+    return "" if error < _TOLERANCE else f"an LSTM of {hidden} elements is off by {error:.2g}"
 
 
 def _products(tile: product_tiles.StreamTile) -> list[Callable[[str], str]]:
@@ -370,6 +377,28 @@ def _attention_error(device_id: str) -> float:
     scores = np.exp(q @ keys.swapaxes(2, 3) + wide["m"])
     wanted = (scores / scores.sum(-1, keepdims=True) @ values).swapaxes(1, 2)
     return _compare(device_id, nodes, feeds, [], wanted)
+
+
+def _recurrent_error(device_id: str, hidden: int) -> float:
+    """Relative error of an LSTM over two sequences, both ways; the worst of runs."""
+    from onnx import helper, numpy_helper
+
+    rng = np.random.default_rng(4)
+    x: Array = rng.standard_normal((9, 2, 24)).astype(np.float32)
+    shapes = {"w": (2, 4 * hidden, 24), "r": (2, 4 * hidden, hidden), "b": (2, 8 * hidden)}
+    arrays: dict[str, Array] = {n: rng.standard_normal(s) / 8 for n, s in shapes.items()}
+    weights = [numpy_helper.from_array(v.astype(np.float32), n) for n, v in arrays.items()]
+    attrs = {"hidden_size": hidden, "direction": "bidirectional"}
+    node = helper.make_node("LSTM", ["x", *shapes], ["y"], **attrs)
+    wanted = np.empty((9, 2, 2, hidden))
+    for way, steps in enumerate((range(9), reversed(range(9)))):
+        w, r, b = (arrays[name][way] for name in "wrb")
+        h = c = np.zeros((2, hidden))
+        for step in steps:
+            own = x[step].astype(np.float64) @ w.T + b[: 4 * hidden]
+            h, c = lstm_step(own, h, c, r, b[4 * hidden :])
+            wanted[step, way] = h
+    return _compare(device_id, [node], {"x": x}, weights, wanted, runs=10)
 
 
 def _compare(

@@ -21,7 +21,7 @@ def _recurrent(s: Sample) -> None:
         w = s.weight(names[0], s.numbers(1, gates * _HIDDEN, 6) / 8)
         r = s.weight(names[1], s.numbers(1, gates * _HIDDEN, _HIDDEN) / 8)
         b = s.weight(names[2], s.numbers(1, 2 * gates * _HIDDEN) / 8)
-        step = _lstm if op_type == "LSTM" else _gru
+        step = lstm_step if op_type == "LSTM" else _gru
         h = c = np.zeros((2, _HIDDEN))
         states = []
         for row in x:
@@ -32,7 +32,19 @@ def _recurrent(s: Sample) -> None:
         s.check(op_type, " ".join(["x", *names]), due, hidden_size=_HIDDEN)
 
 
-def _lstm(own: Array, h: Array, c: Array, r: Array, bias: Array) -> tuple[Array, Array]:
+def lstm_step(own: Array, h: Array, c: Array, r: Array, bias: Array) -> tuple[Array, Array]:
+    """A step of an LSTM.
+
+    Args:
+        own: Products of the input with its weights, and their bias: [batch, gates].
+        h: The state [batch, hidden].
+        c: The cell.
+        r: Recurrent weights [gates, hidden].
+        bias: Of these.
+
+    Returns:
+        The state and the cell after it.
+    """
     enter, leave, keep, fresh = np.split(own + h @ r.T + bias, 4, 1)
     cell = _sigmoid(keep) * c + _sigmoid(enter) * np.tanh(fresh)
     return _sigmoid(leave) * np.tanh(cell), cell
