@@ -105,25 +105,33 @@ void recurrent_units(
 #ifdef LENGTHS
   length = min(steps, max(0L, (long)lengths[element]));
 #endif
+  // Where a step's rows begin, and how far it is to those of the next one.
+  const long first = reversed ? length - 1 : 0, forward = reversed ? -1 : 1;
 #ifdef BATCH_FIRST
-#define TURN(time) ((element * steps + (time)) * DIRECTIONS + direction)
-#define PLACE(time) (TURN(time) * HIDDEN)
+  const long turns = DIRECTIONS, row = (element * steps + first) * DIRECTIONS + direction;
+  const long pitch = DIRECTIONS * HIDDEN, out = row * HIDDEN;
 #else
-#define TURN(time) (((time) * batch + element) * DIRECTIONS + direction)
-#define PLACE(time) ((((time) * DIRECTIONS + direction) * batch + element) * HIDDEN)
+  const long turns = batch * DIRECTIONS, row = (first * batch + element) * DIRECTIONS + direction;
+  const long pitch = turns * HIDDEN;
+  const long out = ((first * DIRECTIONS + direction) * batch + element) * HIDDEN;
 #endif
-#define TIME(step) (reversed ? length - 1 - (step) : (step))
-#define GET_OWN(step) { \
-    for (int g = 0; g < GATES; g++) \
-      coming[g] = mine ? GET_HALF(x, TURN(TIME(step)) * ROW + g * HIDDEN + unit) : 0.0f; }
-  float coming[GATES];  // what the next step adds: read while this one multiplies
-  if (length > 0) GET_OWN(0)
+  __global const ushort* coming_row = (__global const ushort*)x + row * ROW + unit;
+  __global half* result = y + out + unit;
+  const long next_row = forward * turns * ROW, next_result = forward * pitch;
+// What the next step adds is read while this one multiplies; to convert it would be to wait for it.
+#define BRING() { \
+    if (mine) \
+      for (int g = 0; g < GATES; g++) coming[g] = coming_row[g * HIDDEN]; \
+    coming_row += next_row; }
+  ushort coming[GATES] = {0};
+  if (length > 0) BRING()
   for (long step = 0; step < length; step++) {
     const int from = step % 2, to = 1 - from;
     float own[GATES], sums[GATES];
+    ushort came[GATES];
     #pragma unroll
-    for (int g = 0; g < GATES; g++) own[g] = coming[g];
-    if (step + 1 < length) GET_OWN(step + 1)
+    for (int g = 0; g < GATES; g++) came[g] = coming[g];
+    if (step + 1 < length) BRING()
 #ifdef NVIDIA
     float even[TILES][4], odd[TILES][4];
     #pragma unroll
@@ -153,6 +161,8 @@ void recurrent_units(
                    GET_HALF(weights, ((long)g * HIDDEN + unit) * HIDDEN + i);
     }
 #endif
+    #pragma unroll
+    for (int g = 0; g < GATES; g++) own[g] = GET_HALF((half*)came, g);
 #define FUNCTION(n, v) function_of(v, FUNCTION##n, parameters + 2 * n)
 #if defined(LSTM)
     float enter = own[0] + sums[0], leave = own[1] + sums[1];
@@ -182,29 +192,26 @@ void recurrent_units(
     h = FUNCTION(0, CLIPPED(own[0] + sums[0]));
 #endif
 #if SHARES > 1
-    if (mine) {
-      PUT_HALF(y, PLACE(TIME(step)) + unit, h);
-      PUT_HALF(exchanged, to * HIDDEN + unit, h);
-    }
-    if (step + 1 == length) break;
-    barrier(CLK_GLOBAL_MEM_FENCE);
-    if (tid == 0) {
-      ORDER();
-      SIGNAL(counters)
-    }
-    if (!all_came(counters, SHARES * (int)(step + 1), stall, &word, tid)) return;
-    for (int i = tid; i < HIDDEN / 8; i += ITEMS) {
-      float4 bits;
-      GET_FRESH4(bits, (__global const float4*)(exchanged + to * HIDDEN) + i);
-      *(__local float4*)(states[to] + i * 8) = bits;
+    if (mine) PUT_HALF(exchanged, to * HIDDEN + unit, h);
+    if (step + 1 < length) {
+      barrier(CLK_GLOBAL_MEM_FENCE);
+      if (tid == 0) {
+        ORDER();
+        SIGNAL(counters)
+      }
+      if (!all_came(counters, SHARES * (int)(step + 1), stall, &word, tid)) return;
+      for (int i = tid; i < HIDDEN / 8; i += ITEMS) {
+        float4 bits;
+        GET_FRESH4(bits, (__global const float4*)(exchanged + to * HIDDEN) + i);
+        *(__local float4*)(states[to] + i * 8) = bits;
+      }
     }
 #else
-    if (mine) {
-      PUT_HALF(STATE(to), unit, h);
-      PUT_HALF(y, PLACE(TIME(step)) + unit, h);
-    }
+    if (mine) PUT_HALF(STATE(to), unit, h);
 #endif
     barrier(CLK_LOCAL_MEM_FENCE);
+    if (mine) PUT_HALF(result, 0, h);
+    result += next_result;
   }
 #if SHARES > 1
   leave_zeros(counters, 1, SHARES, tid);
@@ -215,5 +222,6 @@ void recurrent_units(
 #ifdef LSTM
   PUT_HALF(final_c, place + unit, c);
 #endif
-  for (long time = length; time < steps; time++) PUT_HALF(y, PLACE(time) + unit, 0.0f);
+  result = y + out + unit + (length - first) * pitch;
+  for (long time = length; time < steps; time++, result += pitch) PUT_HALF(result, 0, 0.0f);
 }
