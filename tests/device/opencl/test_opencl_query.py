@@ -24,10 +24,10 @@ REFUSED = [
     ),
     (
         "ConvTranspose",
-        [floats(1, 2, 3, 3, 3), floats(2, 2, 2, 2, 2)],
+        [floats(1, 2, 3, 3, 3, 3), floats(2, 2, 2, 2, 2, 2)],
         {},
         ReasonCode.UNSUPPORTED_SHAPE,
-        "3 spatial dimensions; takes 1 to 2",
+        "4 spatial dimensions; takes 1 to 3",
     ),
     (
         "Resize",

@@ -49,7 +49,7 @@ _TRANSPOSE_CHANNELS = 4
 def _transpose_check(node: Node) -> Reason | None:
     if node.attrs.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
         return Reason(ReasonCode.UNSUPPORTED_ATTRIBUTE, f"auto_pad {node.attrs['auto_pad']!r}")
-    return spatial_dims(2)(node)
+    return spatial_dims()(node)
 
 
 @operator("ConvTranspose", check=_transpose_check, folds=False)
@@ -62,7 +62,7 @@ def conv_transpose(
     bias: Operand | None = None,
     residual: Operand | None = None,
 ) -> Operand:
-    """Transposed convolution of one or two dimensions, with bias, residual and activation."""
+    """Transposed convolution of one to three dimensions, with bias, residual and activation."""
     groups = int(node.attrs.get("group", 1))
     window = resolve_transposed(node, x.shape[2:], w.shape[2:])
     _check_size(node, x, window)
