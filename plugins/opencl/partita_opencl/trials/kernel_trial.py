@@ -53,7 +53,7 @@ _TOLERANCES = {Precision.F32: 1e-4, Precision.F16: 1e-2, Precision.BF16: 6e-2}
 FORMED = frozenset(
     (
         *("matmul", "block_products", "convolution", "depthwise", "convolution_transposed"),
-        *("mixture", "normalization", "lrn", "cache_attention", "recurrent"),
+        *("mixture", "normalization", "lrn", "cache_attention", "recurrent", "roi_align"),
     )
 )
 """Families whose kernels change with the form: they sum products."""
