@@ -205,16 +205,18 @@ void recurrent_units(
         GET_FRESH4(bits, (__global const float4*)(exchanged + to * HIDDEN) + i);
         *(__local float4*)(states[to] + i * 8) = bits;
       }
+      barrier(CLK_LOCAL_MEM_FENCE);
     }
 #else
     if (mine) PUT_HALF(STATE(to), unit, h);
-#endif
     barrier(CLK_LOCAL_MEM_FENCE);
+#endif
     if (mine) PUT_HALF(result, 0, h);
     result += next_result;
   }
 #if SHARES > 1
   leave_zeros(counters, 1, SHARES, tid);
+  barrier(CLK_LOCAL_MEM_FENCE);  // PoCL loses stores of some items behind the last one
 #endif
 
   if (!mine) return;

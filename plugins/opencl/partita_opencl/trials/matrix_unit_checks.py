@@ -388,7 +388,7 @@ def _recurrent_error(device_id: str, hidden: int) -> float:
     shapes = {"w": (2, 4 * hidden, 24), "r": (2, 4 * hidden, hidden), "b": (2, 8 * hidden)}
     arrays: dict[str, Array] = {n: rng.standard_normal(s) / 8 for n, s in shapes.items()}
     weights = [numpy_helper.from_array(v.astype(np.float32), n) for n, v in arrays.items()]
-    attrs = {"hidden_size": hidden, "direction": "bidirectional"}
+    attrs: dict[str, Any] = {"hidden_size": hidden, "direction": "bidirectional"}
     node = helper.make_node("LSTM", ["x", *shapes], ["y"], **attrs)
     wanted = np.empty((9, 2, 2, hidden))
     for way, steps in enumerate((range(9), reversed(range(9)))):
