@@ -88,6 +88,20 @@ define internal <16 x float> @emulated.inverse(<16 x float> %x, <16 x float> %ke
 """Of the mantissa 14 bits, as the instruction guarantees."""
 
 
+_SCALED = """
+define internal <16 x float> @emulated.scaled(<16 x float> %x, <16 x float> %power,
+    <16 x float> %kept, i16 %mask, i32 %mode) alwaysinline {
+  %whole = fptosi <16 x float> %power to <16 x i32>
+  %biased = add <16 x i32> %whole, splat (i32 127)
+  %bits = shl <16 x i32> %biased, splat (i32 23)
+  %factor = bitcast <16 x i32> %bits to <16 x float>
+  %y = fmul <16 x float> %x, %factor
+  ret <16 x float> %y
+}
+"""
+"""By whole powers that are normal numbers, without a mask."""
+
+
 def _chosen_words():
     """Each lane by its index from the 64 words of two vectors."""
     words, lanes = "<32 x i16>", range(32)
@@ -394,6 +408,7 @@ def text(level, part=""):
     made = made.replace("@llvm.x86.avx512.vpdpbusd.512", "@emulated.bytes.16")
     made = made.replace("@llvm.x86.avx512.vpdpbusd.256", "@emulated.bytes.8")
     made = made.replace("@llvm.x86.avx512.rcp14.ps.512", "@emulated.inverse")
+    made = made.replace("@llvm.x86.avx512.mask.scalef.ps.512", "@emulated.scaled")
     made = made.replace("@llvm.x86.avx512.vpermi2var.hi.512", "@emulated.chosen.words")
     for name in _TWICE:
         made = made.replace(f"@llvm.x86.avx512.{name}", f"@emulated.{name}")
@@ -402,7 +417,9 @@ def text(level, part=""):
     made = re.sub(r'"tune-cpu"="\w+"', "", made)
     added = [*map(_twice, _TWICE)] if level.lanes == 16 else []
     added += [_ROUND.replace("{n}", str(n)) for n in (8, 16)]
-    added += [_DOT_PAIRS, _ROUND_TWO, _INVERSE, _chosen_words()] if level.lanes == 16 else []
+    added += (
+        [_DOT_PAIRS, _ROUND_TWO, _INVERSE, _SCALED, _chosen_words()] if level.lanes == 16 else []
+    )
     added += [_dot_shorts(lanes) for lanes in (8, 16)]
     return "\n".join([made, *added, *map(_dot_bytes, (8, 16))])
 

@@ -28,6 +28,7 @@ from partita_cpu.kernels.quantized_weights.group_rows import GroupSizes, quantiz
 from partita_cpu.kernels.quantized_weights.panels import pack_weights
 from partita_cpu.kernels.quantized_weights.row_products import (
     BlockArrays,
+    RowLayout,
     RowSizes,
     multiply_blocks,
     quantize_rows,
@@ -49,7 +50,14 @@ from partita_cpu.kernels.quantized_weights.unpacked_products import (
 )
 from partita_cpu.kernels.quantized_weights.unpacked_products import row_bytes as unpacked_row_bytes
 from partita_cpu.llvm.levels import AMX, AVX2
-from partita_cpu.llvm.tiles.dot_blocks import COLUMNS, GROUP_TERMS, LEVEL_VARIANTS, VARIANTS, Zeros
+from partita_cpu.llvm.tiles.dot_blocks import (
+    COLUMNS,
+    GROUP_TERMS,
+    LEVEL_VARIANTS,
+    VARIANTS,
+    Zeros,
+    scales_by_exponents,
+)
 from partita_cpu.llvm.tiles.dot_unpacked import Factors, longest_unit, row_counts, width
 from partita_cpu.machine_model import MachineModel
 
@@ -119,17 +127,25 @@ class Problem:
     def check(self, y, tolerance):
         assert np.abs(y - self.expected).max() <= tolerance * np.abs(self.expected).max()
 
-    def check_rounded(self, y):
+    def check_rounded(self, y, level):
         """Each sum is off by what rows rounded to 16 bits make of it, and float32's last bits.
 
-        A term is off by up to half a step, a 65534th of the largest of its block, either way: sums
-        by six times the deviation of that at most.
+        A term is off by up to half a step either way, sums by six times the deviation of that at
+        most. A step is a 32767th of the largest term of a block, or the smallest one of which no
+        term of it rounds to more than 32767 of those that are powers of two times the mantissa of a
+        32767th of the largest term of all whole blocks.
         """
         terms, size = self.sizes.terms, self.sizes.size
         x = np.abs(self.x.astype(np.float64))
         blocks = np.pad(x, ((0, 0), (0, -terms % size))).reshape(len(x), -1, size)
-        largest = np.repeat(blocks.max(-1), size, axis=1)[:, :terms]
-        deviation = np.sqrt(largest**2 @ self.matrix**2 / 3) / 65534
+        steps = blocks.max(-1) / 32767
+        if scales_by_exponents(level):
+            whole = blocks[:, : terms // size].max((1, 2), initial=0)
+            factors = np.where(whole == 0, 1, 2 * np.frexp(whole / 32767)[0])[:, None]
+            powers = np.ceil(np.log2(np.maximum(blocks.max(-1), 1e-30) / factors / 32767.5))
+            steps = factors * 2.0**powers
+        steps = np.repeat(steps, size, axis=1)[:, :terms]
+        deviation = np.sqrt(steps**2 @ self.matrix**2 / 12)
         last_bits = 2.0**-21 * (x @ self.reach + np.abs(self.bias))
         assert (np.abs(y - self.expected) <= 6 * deviation + last_bits).all()
 
@@ -160,10 +176,11 @@ def rounded_rows(problem, level, threads):
     if not level.native:
         return x, x
     quantized = guarded.array(np.full(sizes.rows * row_bytes(*sizes[1:4:2]), 255, np.uint8))
-    layout = sizes.rows, sizes.terms, sizes.size, sizes.zeros, sizes.zero
+    exponents = int(scales_by_exponents(level))
+    layout = RowLayout(sizes.rows, *sizes[1:4:2], sizes.zeros, sizes.zero, exponents)
     kernel = halves_kernel(level, problem.variant)
     for tid in range(threads):
-        quantize_rows(x, quantized, kernel, *layout, tid, threads)
+        quantize_rows(x, quantized, kernel, layout, tid, threads)
     return x, quantized
 
 
@@ -227,7 +244,53 @@ def test_rows(level, variant, rows, terms, columns, size, threads, seed, data):
     guarded = Guarded()
     problem = Problem(guarded, seed, variant, rows, terms, columns, size)
     shares = data.draw(st.integers(1, threads))
-    problem.check_rounded(run_rows(problem, level, threads, shares))
+    problem.check_rounded(run_rows(problem, level, threads, shares), level)
+    guarded.release()
+
+
+@pytest.mark.parametrize("level", [level for level in LEVELS if scales_by_exponents(level)])
+@pytest.mark.parametrize("variant", VARIANTS, ids=[variant.name for variant in VARIANTS])
+@examples(8)
+@given(
+    rows=st.integers(1, 16),
+    terms=st.integers(1, 300),
+    columns=st.integers(1, 40),
+    size=st.sampled_from([16, 32, 64]),
+    power=st.integers(-90, 90),
+    seed=st.integers(0, 99),
+)
+def test_rows_that_16_bits_hold(level, variant, rows, terms, columns, size, power, seed):
+    """Nothing is lost of rows of whole numbers times powers of two, of which 32767 are largest."""
+    guarded = Guarded()
+    problem = Problem(guarded, seed, variant, rows, terms, columns, size)
+    rng = np.random.default_rng(seed)
+    whole = rng.integers(-32767, 32768, problem.x.shape)
+    of_blocks = rng.integers(-16, 1, (rows, -(-terms // size)))
+    whole[:, 0], of_blocks[:, 0] = 32767, 0
+    powers = power + np.repeat(of_blocks, size, axis=1)[:, :terms]
+    problem.x = np.ldexp(whole.astype(np.float32), powers)
+    problem.bias *= 0
+    problem.expected = problem.exact(problem.x)
+    y = run_rows(problem, level, 1, 1)
+    lost = np.abs(y - problem.expected)
+    reach = np.abs(problem.x.astype(np.float64)) @ problem.reach
+    assert (lost <= 2.0**-21 * reach).all()
+    guarded.release()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("terms", [32, 27])
+def test_largest_terms_that_round_to_powers_of_two(level, terms):
+    """No level of a row wraps round where its largest term is about to become 32768."""
+    guarded = Guarded()
+    problem = Problem(guarded, 3, VARIANTS[0], 8, terms, 16, 32)
+    edge, top = np.float32(32767.5), np.float32(32768)
+    near = [np.nextafter(edge, np.float32(0)), edge, np.nextafter(top, np.float32(0)), top]
+    problem.x[:, 5] = np.ldexp(np.array([*near, *near], np.float32), [-15] * 4 + [-40] * 4)
+    problem.x[:4] = np.clip(problem.x[:4], -0.9, 1)
+    problem.x[4:, 6:], problem.x[4:, :5] = 0, 0
+    problem.expected = problem.exact(problem.x)
+    problem.check_rounded(run_rows(problem, level, 1, 1), level)
     guarded.release()
 
 
@@ -256,7 +319,7 @@ def test_rows_by_levels(level, variant, rows, groups, columns, size, threads, un
         assert not np.isfinite(y[rows // 2]).any()
         y[rows // 2], problem.x[rows // 2] = problem.expected[rows // 2], 0
         problem.expected[rows // 2] = y[rows // 2]
-    problem.check_rounded(y)
+    problem.check_rounded(y, level)
     guarded.release()
 
 
@@ -295,7 +358,7 @@ def test_rows_by_unpacked_weights(level, variant, rows, terms, columns, size, th
     problem = Problem(guarded, seed, variant, rows, terms, columns, size)
     shares = data.draw(st.integers(1, threads))
     depth = data.draw(st.integers(1, 3))
-    problem.check_rounded(run_pairs(problem, level, threads, shares, depth))
+    problem.check_rounded(run_pairs(problem, level, threads, shares, depth), level)
     guarded.release()
 
 

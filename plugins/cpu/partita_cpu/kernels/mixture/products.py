@@ -41,6 +41,7 @@ from partita_cpu.kernels.mixture.weights import (
     packed_plain,
 )
 from partita_cpu.kernels.quantized_weights.matmul_nbits import (
+    exact_level,
     grouped_rows,
     quantized_rows,
     unpacked_sides,
@@ -51,7 +52,7 @@ from partita_cpu.kernels.quantized_weights.row_products import (
     RowSizes,
     row_bytes,
 )
-from partita_cpu.kernels.quantized_weights.split_rows import add_halves, split_rows
+from partita_cpu.kernels.quantized_weights.split_rows import add_halves, with_rests
 from partita_cpu.kernels.quantized_weights.unpacked_products import (
     Unpacked,
     chunk_rows,
@@ -75,30 +76,25 @@ def product(b: Builder, x: Operand, found: Routes, weights: BlockWeights | Plain
         _emit_plain(b, x, found, weights, y)
         return y
     y = b.empty((found.rows, weights.sizes.columns), np.float32)
-    policy = native_policy(b.options)
-    if policy is not None and policy.is_exact and not policy.group:
-        _emit_exactly(b, x, found, weights, y)
+    if (level := exact_level(b)) is not None:
+        _emit_exactly(b, with_rests(b, level, x, weights.sizes.size), found, weights, y)
     else:
         _emit_blocks(b, x, found.starts, weights, y)
     return y
 
 
-def _emit_exactly(b: Builder, x: Operand, found: Routes, weights: BlockWeights, y: Operand) -> None:
-    """Multiplies rows and what 16 bits lose of them, as rows of the same expert."""
-    sizes, rows = weights.sizes, found.rows
-
-    def split() -> Operand:
-        out = b.empty((2 * rows, sizes.terms), np.float32)
-        b.call(split_rows, b.flat(x), b.flat(out), rows, sizes.terms, sizes.size)
-        return out
+def _emit_exactly(
+    b: Builder, both: Operand, found: Routes, weights: BlockWeights, y: Operand
+) -> None:
+    """Multiplies rows and what 16 bits lose of them (`with_rests`), as rows of the same expert."""
+    sizes = weights.sizes
 
     def doubled() -> Operand:
         out = b.empty(found.starts.shape, np.int64)
         b.call_numpy(np.add, found.starts, found.starts, out)
         return out
 
-    both = b.once(x, ("split", sizes.size), split)
-    parts = b.empty((2 * rows, sizes.columns), np.float32)
+    parts = b.empty((both.shape[0], sizes.columns), np.float32)
     _emit_blocks(b, both, b.once(found.starts, "doubled", doubled), weights, parts)
     nothing = b.zeros(sizes.columns, np.float32)
     b.call(add_halves, b.flat(parts), nothing, b.flat(y), sizes.columns)

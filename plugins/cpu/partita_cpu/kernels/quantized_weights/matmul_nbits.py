@@ -37,13 +37,14 @@ from partita_cpu.kernels.quantized_weights.panels import BlockSizes, Panels, pac
 from partita_cpu.kernels.quantized_weights.row_products import (
     MOST_ROWS,
     BlockArrays,
+    RowLayout,
     RowSizes,
     multiply_blocks,
     quantize_rows,
     row_bytes,
     scratch_floats,
 )
-from partita_cpu.kernels.quantized_weights.split_rows import add_halves, split_rows
+from partita_cpu.kernels.quantized_weights.split_rows import add_halves, with_rests
 from partita_cpu.kernels.quantized_weights.term_order import in_order
 from partita_cpu.kernels.quantized_weights.tile_products import (
     UnpackContext,
@@ -61,7 +62,7 @@ from partita_cpu.kernels.quantized_weights.unpacked_products import (
 )
 from partita_cpu.kernels.quantized_weights.unpacked_products import row_bytes as unpacked_row_bytes
 from partita_cpu.llvm.levels import PORTABLE, Level
-from partita_cpu.llvm.tiles.dot_blocks import Zeros
+from partita_cpu.llvm.tiles.dot_blocks import Zeros, scales_by_exponents
 from partita_cpu.llvm.tiles.dot_unpacked import (
     BLOCK_BITS,
     Factors,
@@ -147,8 +148,8 @@ def matmul_nbits(b: Builder, node: Node, inputs: MatMulInputs) -> Operand:
         bias = b.zeros(sizes.columns, np.float32)
     if y.size and not inputs.w.size:  # weights that a file leaves out are zeros
         b.call_numpy(_fill_rows, bias, y)
-    elif y.size and _is_exact(b):
-        _emit_exactly(b, x, inputs, sizes, bias, y)
+    elif y.size and (level := exact_level(b)) is not None:
+        _emit_exactly(b, with_rests(b, level, x, sizes.size), inputs, sizes, bias, y)
     elif y.size:
         _emit(b, x, inputs, sizes, bias, y)
     return y if kind == np.float32 else narrow(b, y, kind)
@@ -175,25 +176,17 @@ def _check_zeros(node: Node, zeros: Operand | None, sizes: BlockSizes) -> None:
         )
 
 
-def _is_exact(b: Builder) -> bool:
-    """Whether products shall lose no more than those of float32 do."""
+def exact_level(b: Builder) -> Level | None:
+    """The level of kernels, if products shall lose no more than those of float32 do."""
     policy = native_policy(b.options)
-    return policy is not None and policy.is_exact and not policy.group
+    return policy.level if policy is not None and policy.is_exact and not policy.group else None
 
 
 def _emit_exactly(
-    b: Builder, x: Operand, inputs: MatMulInputs, sizes: BlockSizes, bias: Operand, y: Operand
+    b: Builder, both: Operand, inputs: MatMulInputs, sizes: BlockSizes, bias: Operand, y: Operand
 ) -> None:
-    """Multiplies rows and what 16 bits lose of them, each as rows of their own."""
-    rows = math.prod(x.shape[:-1])
-
-    def split() -> Operand:
-        out = b.empty((2 * rows, sizes.terms), np.float32)
-        b.call(split_rows, b.flat(x), b.flat(out), rows, sizes.terms, sizes.size)
-        return out
-
-    parts = b.empty((2 * rows, sizes.columns), np.float32)
-    both = b.once(x, ("split", sizes.size), split)
+    """Multiplies rows and what 16 bits lose of them (`with_rests`), each as rows of their own."""
+    parts = b.empty((both.shape[0], sizes.columns), np.float32)
     _emit(b, both, inputs, sizes, b.zeros(sizes.columns, np.float32), parts)
     b.call(add_halves, b.flat(parts), b.flat(bias), b.flat(y), sizes.columns)
 
@@ -397,9 +390,10 @@ def quantized_rows(
 
     def quantize() -> Operand:
         out = b.empty((rows * row_bytes(sizes.terms, sizes.size),), np.uint8)
-        layout = rows, sizes.terms, sizes.size, zeros, panels.zero
+        exponents = int(scales_by_exponents(level))
+        layout = RowLayout(rows, sizes.terms, sizes.size, zeros, panels.zero, exponents)
         kernel = b.constant(halves_kernel(level, panels.variant))
-        b.call(quantize_rows, b.flat(x), out, kernel, *layout, exec_type="reorder")
+        b.call(quantize_rows, b.flat(x), out, kernel, layout, exec_type="reorder")
         return out
 
     return b.once(x, ("blocks", sizes.size, not zeros, panels.zero), quantize)

@@ -6,17 +6,36 @@ is lost becomes a row of its own, quantized by its own largest terms; the two pr
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
+from partita.lowering import Builder, Operand
 from partita_cpu.jit.loop_kernel import loop
-from partita_cpu.kernels.quantized_weights.row_products import scale_of
+from partita_cpu.kernels.quantized_weights.row_products import row_factor, scale_of
+from partita_cpu.llvm.levels import Level
+from partita_cpu.llvm.tiles.dot_blocks import scales_by_exponents
 from partita_cpu.scalar.instructions import round_even
 
 
+def with_rests(b: Builder, level: Level, x: Operand, size: int) -> Operand:
+    """Rows (..., terms), each followed by what 16 bits lose of it in blocks of so many terms."""
+
+    def split() -> Operand:
+        rows, terms = math.prod(x.shape[:-1]), x.shape[-1]
+        out = b.empty((2 * rows, terms), np.float32)
+        sizes = rows, terms, size, int(scales_by_exponents(level))
+        b.call(split_rows, b.flat(x), b.flat(out), *sizes)
+        return out
+
+    return b.once(x, ("split", size), split)
+
+
 @loop
-def split_rows(x: Any, out: Any, rows: int, terms: int, size: int, tid: int, nt: int) -> None:
+def split_rows(
+    x: Any, out: Any, rows: int, terms: int, size: int, exponents: int, tid: int, nt: int
+) -> None:
     """Behind each row what `quantize_rows` takes off it; of rows that are not finite, zeros.
 
     Args:
@@ -25,6 +44,8 @@ def split_rows(x: Any, out: Any, rows: int, terms: int, size: int, tid: int, nt:
         rows: How many.
         terms: Of a row.
         size: Of a block.
+        exponents: Whether scales are powers of two times a factor of the row, as
+            `dot_blocks.scales_by_exponents` says.
         tid: This thread.
         nt: All threads.
     """
@@ -32,10 +53,12 @@ def split_rows(x: Any, out: Any, rows: int, terms: int, size: int, tid: int, nt:
         source = x[row * terms : (row + 1) * terms]
         first = out[2 * row * terms : (2 * row + 1) * terms]
         second = out[(2 * row + 1) * terms : (2 * row + 2) * terms]
-        finite = True
+        finite, factor = True, np.float32(0)
+        if exponents:
+            factor = row_factor(source[: terms // size * size])
         for begin in range(0, terms, size):
             end = min(begin + size, terms)
-            scale, inverse, usual = scale_of(source[begin:end])
+            scale, inverse, usual = scale_of(source[begin:end], factor)
             finite = finite and usual
             for i in range(begin, end):
                 first[i] = source[i]

@@ -1,7 +1,9 @@
 """Groups of float32 as int8 or int16, multiples of a 127th or 32767th of the largest of a group.
 
 For products with weights quantized in blocks: see `dot_unpacked`, which says in which order numbers
-of 8 bits are, and what units are, and `dot_blocks` for 16.
+of 8 bits are, and what units are, and `dot_blocks` for 16, where scales of groups may be powers of
+two times a factor of the row: the smallest ones by which no number of a group goes beyond 32767.
+The factor, from 1 to 2, is such that the largest number of all groups becomes 32767.
 """
 
 from __future__ import annotations
@@ -9,6 +11,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from partita_cpu.llvm.function import Function
+from partita_cpu.llvm.levels import Level
+from partita_cpu.llvm.tiles.dot_blocks import scales_by_exponents
 from partita_cpu.llvm.tiles.dot_unpacked import PANEL_BITS, quad_order
 
 PARAMETERS = "ptr %x, ptr %out, ptr %numbers, i64 %groups, i64 %units, i64 %steps, i64 %zero"
@@ -17,7 +21,8 @@ group's scale, and this times the sum of the unit's levels; or, as an int32, thi
 negative zero point. groups: how many; units: of each; steps: of `STEP` numbers in each unit. zero:
 the zero point of all weights, if that is what rows are for.
 
-Returns 1, or 0 where a number is not finite: what is written then means nothing."""
+Returns 1, or 0 where a number is not finite: what is written then means nothing. The upper half of
+the 64 bits are the row's factor as float32, where scales are powers of two times one."""
 
 STEP = 16
 """Numbers that are taken at a time."""
@@ -31,6 +36,19 @@ HALVES_EQUAL = "groups_halves_equal"
 SMALLEST_BITS = 0x0DA24260
 """Those of 1e-30: groups of no larger numbers become zeros, as the inverse of their scale may be
 infinite."""
+
+BIAS = 127
+"""Of the exponents of float32."""
+
+LEVEL_POWER = 14
+"""The exponent of the largest levels of 16 bits."""
+
+MANTISSA = 0x7FFFFF
+"""Bits of float32 that hold the mantissa."""
+
+LAST_HALF = 256
+"""Added to the bits of a float, makes those from 32767.5 to 32768, times powers of two, the next
+power of two."""
 
 _FLOATS, _INTS = (f"<{STEP} x {kind}>" for kind in ("float", "i32"))
 
@@ -47,11 +65,14 @@ class _Levels(NamedTuple):
         bits: Of a level.
         largest: What the largest number becomes.
         order: Which numbers of so many levels hold one after another.
+        exponents: Whether scales are powers of two times a factor of the row, and exponents are
+            stored in their place.
     """
 
     bits: int
     largest: float
     order: tuple[int, ...] = ()
+    exponents: bool = False
 
 
 def kernel_name(bits: int, equal: bool) -> str:
@@ -68,9 +89,9 @@ def functions() -> list[Function]:
     ]
 
 
-def half_functions() -> list[Function]:
+def half_functions(level: Level) -> list[Function]:
     """The kernels for int16."""
-    levels = _Levels(16, 32767.0)
+    levels = _Levels(16, 32767.0, exponents=scales_by_exponents(level))
     return [_groups(HALVES, levels, False), _groups(HALVES_EQUAL, levels, True)]
 
 
@@ -91,30 +112,54 @@ def _groups(name: str, levels: _Levels, equal: bool) -> Function:
         _, found = f.loop(steps, [("ptr", x), (_INTS, "zeroinitializer")], measure)
         largest = f.let(f"call i32 @llvm.vector.reduce.smax.v{STEP}i32({_INTS} {found})")
         most = f.let(f"call i32 @llvm.smax.i32(i32 {most}, i32 {largest})")
-        return [*_write(f, (x, out, numbers), largest, levels, below), most]
+        if levels.exponents:
+            scales = _powers_of_two(f, largest, inverse)
+        else:
+            scales = _quotients(f, largest, levels.largest)
+        counts = f.let(f"icmp sgt i32 {largest}, {SMALLEST_BITS}")
+        chosen = [f.let(f"select i1 {counts}, float {each}, float 0.0") for each in scales]
+        return [*_write(f, (x, out, numbers), _Scale(*chosen), levels, below), most]
 
+    factor = inverse = ""
+    if levels.exponents:
+        of_row = [("ptr", "%x"), (_INTS, "zeroinitializer")]
+        _, found = f.loop(f.let(f"mul i64 %groups, {steps}"), of_row, measure)
+        largest = f.let(f"call i32 @llvm.vector.reduce.smax.v{STEP}i32({_INTS} {found})")
+        factor, inverse = _row_factor(f, largest, levels.largest)
     state = [("ptr", "%x"), ("ptr", "%out"), ("ptr", "%numbers"), ("i32", "0")]
     *_, most = f.loop("%groups", state, group)
     finite = f.let(f"icmp slt i32 {most}, {0x7F800000}")
-    f.do(f"ret i64 {f.let(f'zext i1 {finite} to i64')}")
+    answer = f.let(f"zext i1 {finite} to i64")
+    if factor:
+        bits = f.let(f"zext i32 {f.let(f'bitcast float {factor} to i32')} to i64")
+        answer = f.let(f"or i64 {answer}, {f.let(f'shl i64 {bits}, 32')}")
+    f.do(f"ret i64 {answer}")
     return f
 
 
+class _Scale(NamedTuple):
+    """The scale of a group, as values of float32.
+
+    Attributes:
+        scale: The same; without the factor of the row.
+        inverse: By which numbers are multiplied.
+        number: What is stored of it.
+    """
+
+    scale: str
+    inverse: str
+    number: str
+
+
 def _write(
-    f: Function, at: tuple[str, str, str], largest: str, form: _Levels, below: str
+    f: Function, at: tuple[str, str, str], by: _Scale, form: _Levels, below: str
 ) -> list[str]:
-    """A group by the bits of its largest number; returns where the next one is, and goes.
+    """A group by its scale; returns where the next one is, and goes.
 
     `at`: where it is, and goes, and its numbers. `below`: the negative zero point, or nothing
     where zero points differ.
     """
-    top = f.let(f"bitcast i32 {largest} to float")
-    counts = f.let(f"icmp sgt i32 {largest}, {SMALLEST_BITS}")
-    quotients = f"fdiv float {top}, {form.largest}", f"fdiv float {form.largest}, {top}"
-    scale, inverse = (
-        f.let(f"select i1 {counts}, float {f.let(quotient)}, float 0.0") for quotient in quotients
-    )
-    factor = f.splat(STEP, "float", inverse)
+    factor = f.splat(STEP, "float", by.inverse)
     short, each = f"<{STEP} x i{form.bits}>", len(form.order)
     behind, shift = f.splat(STEP, "i32", str(_ROUND_BITS)), f.splat(STEP, "float", str(_ROUND))
 
@@ -138,16 +183,45 @@ def _write(
         state = [("ptr", x), ("ptr", out), (_INTS, "zeroinitializer")]
         x, out, levels = f.loop("%steps", state, step)
         total = f.let(f"call i32 @llvm.vector.reduce.add.v{STEP}i32({_INTS} {levels})")
-        f.do(f"store float {scale}, ptr {numbers}, align 4")
+        f.do(f"store float {by.number}, ptr {numbers}, align 4")
         if below:
             second = f"i32 {f.let(f'mul i32 {total}, {below}')}"
         else:
             whole = f.let(f"sitofp i32 {total} to float")
-            second = f"float {f.let(f'fmul float {scale}, {whole}')}"
+            second = f"float {f.let(f'fmul float {by.scale}, {whole}')}"
         f.do(f"store {second}, ptr {f.at(numbers, 4)}, align 4")
         return [x, out, f.at(numbers, 8)]
 
     return f.loop("%units", [("ptr", place) for place in at], unit)
+
+
+def _quotients(f: Function, largest: str, level: float) -> tuple[str, str, str]:
+    """A scale by which the largest number is a level, its inverse, and what is stored of it."""
+    top = f.let(f"bitcast i32 {largest} to float")
+    scale = f.let(f"fdiv float {top}, {level}")
+    return scale, f.let(f"fdiv float {level}, {top}"), scale
+
+
+def _row_factor(f: Function, largest: str, level: float) -> tuple[str, str]:
+    """The factor of a row by the bits of its largest number, and its inverse."""
+    top = f.let(f"bitcast i32 {largest} to float")
+    bits = f.let(f"bitcast float {f.let(f'fdiv float {top}, {level}')} to i32")
+    bits = f.let(f"or i32 {f.let(f'and i32 {bits}, {MANTISSA}')}, {BIAS << 23}")
+    factor = f.let(f"bitcast i32 {bits} to float")
+    return factor, f.let(f"fdiv float 1.0, {factor}")
+
+
+def _powers_of_two(f: Function, largest: str, inverse: str) -> tuple[str, str, str]:
+    """As `_quotients`, by which the largest number rounds to 32767 at most, and the exponent."""
+    top = f.let(f"bitcast i32 {largest} to float")
+    bits = f.let(f"bitcast float {f.let(f'fmul float {top}, {inverse}')} to i32")
+    power = f.let(f"lshr i32 {f.let(f'add i32 {bits}, {LAST_HALF}')}, 23")
+    both = f"sub i32 {power}, {LEVEL_POWER}", f"sub i32 {2 * BIAS + LEVEL_POWER}, {power}"
+    scale, below = (
+        f.let(f"bitcast i32 {f.let(f'shl i32 {f.let(each)}, 23')} to float") for each in both
+    )
+    exponent = f.let(f"sub i32 {power}, {BIAS + LEVEL_POWER}")
+    return scale, f.let(f"fmul float {inverse}, {below}"), f.let(f"sitofp i32 {exponent} to float")
 
 
 def declarations() -> str:

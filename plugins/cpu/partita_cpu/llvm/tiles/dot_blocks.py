@@ -13,7 +13,8 @@ Sums of a block are exact in int32: 256 terms of 16 bits times 8 bits. They beco
 scales of the row and of the columns. A row is its terms, block by block, then for each block two
 numbers: its scale, and what takes zero points off. That is the sum of its terms as float32, or,
 where all zero points are equal, this sum times the negative zero point, an int32 that sums begin
-with.
+with. Where `scales_by_exponents` says so, scales are powers of two times a factor of the row; the
+first number is the exponent, and behind all numbers are four bytes and the factor as float32.
 """
 
 from __future__ import annotations
@@ -123,6 +124,15 @@ def row_counts(level: Level) -> tuple[int, ...]:
     return {16: (1, 2, 3, 4, 6, 8, 12), 8: (1, 2, 3), 4: (1, 2)}[level.lanes]
 
 
+def scales_by_exponents(level: Level) -> bool:
+    """Whether scales of rows are powers of two times a factor, which ends a row.
+
+    One instruction adds to exponents. Products of many rows wait for the units that multiply; those
+    of Zen 4, for which this is, leave that instruction to the units that add.
+    """
+    return level.lanes == 16 and level.dots_bfloat16 and not level.tiles
+
+
 def functions(level: Level, variant: Variant) -> list[Function]:
     """All kernels of a level for one kind of panels."""
     return [
@@ -150,6 +160,7 @@ class _DotBlocks:
         self._sets = max(1, _CHAINS // len(self._places))
         self._groups = -(-rows // _GROUP)  # of rows that share a pointer
         self._twice = ""
+        self._scales = scales_by_exponents(level)
         self._factors: list[list[str]] = []
         self._pointers = 0
 
@@ -173,17 +184,21 @@ class _DotBlocks:
                 f.do(prefetch(line, 3))
         pointers = ["%w", "%scales", "%zeros", *rows, *numbers]
         self._pointers = len(pointers)
-        state = [*pointers, *(bias[v] for _, v in self._places)]
+        firsts = ["zeroinitializer"] * len(bias) if self._scales else bias
+        state = [*pointers, *(firsts[v] for _, v in self._places)]
         if self._variant.levels:
             groups = f.let("sdiv i64 %blocks, %each")
             factors = [("ptr", "%factors"), ("ptr", "%zero_factors")]
             done = f.loop(groups, [*factors, *self._typed(state)], self._group)[2:]
         else:
             done = f.loop("%blocks", self._typed(state), self._block)
-        done = done[len(pointers) :]
+        numbers, done = done[len(pointers) - len(numbers) : len(pointers)], done[len(pointers) :]
         to = "%y"
         for (row, v), total in zip(self._places, done, strict=True):
             to = f.at(to, "%ldy") if row and v == 0 else to
+            if self._scales:
+                factor = self._row_number(f.at(self._at_row(numbers, row), 4))
+                total = f.fma(self._lanes, total, factor, bias[v])
             masked_store(f, self._lanes, total, f.at(to, self._bytes * v), masks[v])
         f.do("ret void")
         return f
@@ -235,7 +250,7 @@ class _DotBlocks:
             total = self._added(sums[place :: len(self._places)])
             product = f.let(f"sitofp {self._ints} {total} to {self._floats}")
             of_row = self._at_row(numbers, row)
-            product = f.let(f"fmul {self._floats} {product}, {self._row_number(of_row)}")
+            product = self._scaled(product, self._row_number(of_row))
             totals[place] = self._f.fma(self._lanes, scales[v], product, totals[place])
             if zeros:
                 below = f.let(f"fneg {self._floats} {self._row_number(f.at(of_row, 4))}")
@@ -251,6 +266,14 @@ class _DotBlocks:
             return "zeroinitializer"
         f = self._f
         return f.splat(self._lanes, "i32", f.load("i32", f.at(numbers, 4)))
+
+    def _scaled(self, product: str, number: str) -> str:
+        """A product times the scale of its row, by the first of the numbers of a block."""
+        f, kind = self._f, self._floats
+        if not self._scales:
+            return f.let(f"fmul {kind} {product}, {number}")
+        more = f"{kind} zeroinitializer, i16 -1, i32 {_AS_SET}"
+        return f.let(f"call {kind} {_SCALE}({kind} {product}, {kind} {number}, {more})")
 
     def _row_number(self, pointer: str) -> str:
         return self._f.splat(self._lanes, "float", self._f.load("float", pointer))
@@ -341,6 +364,9 @@ class _DotBlocks:
         return words
 
 
+_SCALE, _AS_SET = "@llvm.x86.avx512.mask.scalef.ps.512", 4
+"""Multiplies by a power of two, and the mode of rounding that the processor is in."""
+
 _LOW_BITS, _HIGH_BITS = 0x0F0F, 0x3030
 
 _HIGH_SHIFTS = (0, -2, 4, 2)
@@ -411,4 +437,8 @@ def declarations(level: Level) -> str:
     if not _adds_up(level):
         return pair_sums_declaration(level)
     ints, of = f"<{level.lanes} x i32>", f"<{2 * level.lanes} x i16>"
-    return f"declare {ints} {_dot(level)}({ints}, {of}, {of})\n"
+    declared = f"declare {ints} {_dot(level)}({ints}, {of}, {of})\n"
+    if scales_by_exponents(level):
+        floats = f"<{level.lanes} x float>"
+        declared += f"declare {floats} {_SCALE}({floats}, {floats}, {floats}, i16, i32)\n"
+    return declared
