@@ -86,6 +86,12 @@ class Specializer:
         self._classes: list[ClassPrograms] = []
         self._classes_left = CLASSES
         self._varying: set[tuple[int, int]] = set()
+        self._said_to_vary = {
+            (index, axis)
+            for index, value in enumerate(graph.inputs)
+            for axis, dim in enumerate(value.shape or ())
+            if isinstance(dim, str)
+        }
         self._specs: list[Spec] | None = None
         self._lock = InterruptSafeLock()
         self._weights: dict[Value, Operand | None] = {
@@ -318,16 +324,12 @@ class Specializer:
             made = known_class.program(specs)
             if made is not None:
                 return made
-        if self._classes_left and self._learn(refine, specs):
-            return self._classes[0].program(specs)
+        if self._have_varied(specs):
+            return self._learned(refine, specs)
         return None
 
-    def _learn(self, refine: Refine, specs: Sequence[Spec]) -> bool:
-        """Makes a class of shapes, if these differ from those before in sizes alone.
-
-        Returns:
-            Whether there is one more.
-        """
+    def _have_varied(self, specs: Sequence[Spec]) -> bool:
+        """Notes which sizes are others than before; whether these differ in sizes alone."""
         before, self._specs = self._specs, list(specs)
         if before is None or any(
             len(x) != len(z) for (x, _), (z, _) in zip(before, specs, strict=True)
@@ -339,14 +341,33 @@ class Specializer:
             for axis in range(len(new))
             if old[axis] != new[axis]
         }
-        self._classes_left -= 1
-        with _producers_kept(self.graph.nodes):
-            found = learn(self, self.graph, refine, specs, frozenset(self._varying))
-        if found is None:
-            self._classes_left = 0
-            return False
-        self._classes.insert(0, ClassPrograms(self, found))
         return True
+
+    def _learned(self, refine: Refine, specs: Sequence[Spec]) -> Program | None:
+        """The program by a new class of shapes; ``None`` if there can be none.
+
+        All sizes that vary by the model's own account vary in it, so that one class serves when
+        another of them does. Where that asks too much, those vary that have.
+
+        Raises:
+            OtherShapes: Emitters make other shapes than were told.
+        """
+        while self._classes_left:
+            self._classes_left -= 1
+            with _producers_kept(self.graph.nodes):
+                axes = frozenset(self._varying | self._said_to_vary)
+                found = learn(self, self.graph, refine, specs, axes)
+            if found is not None:
+                programs = ClassPrograms(self, found)
+                self._classes.insert(0, programs)
+                made = programs.program(specs)
+                if self._said_to_vary <= self._varying or not programs.needs_numbers:
+                    return made
+                self._classes.remove(programs)
+            elif self._said_to_vary <= self._varying:
+                self._classes_left = 0
+            self._said_to_vary = set()
+        return None
 
     def _graph_of(self, nodes: Sequence[Node]) -> Graph:
         return Graph(self.graph.inputs, self.graph.outputs, nodes, self.graph.name)

@@ -462,3 +462,38 @@ def test_sizes_are_decided_by_only_where_something_follows_from_it():
     if isa().native and not isa().tiles:  # those choose arithmetic by sizes
         assert len(programs) > 4
         assert len({id(program.recorded.made) for program in programs}) == 1
+
+
+def test_batches_of_one_and_windows_longer_than_sequences_have_the_programs_of_others():
+    """Residuals and factors are not asked whether they are 1, nor all lengths for their taps."""
+    rng = np.random.default_rng(0)
+    weights = {
+        "w": rng.standard_normal((16, 16, 64)).astype(np.float32) * 0.1,
+        "k": rng.standard_normal((16, 16, 1)).astype(np.float32) * 0.3,
+    }
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["far"], pads=[32, 31]),
+        helper.make_node("Conv", ["far", "k"], ["near"]),
+        helper.make_node("Add", ["near", "x"], ["sum"]),
+        helper.make_node("ReduceMean", ["sum"], ["mean"], axes=[1], keepdims=1),
+        helper.make_node("Mul", ["sum", "mean"], ["y"]),
+    ]
+    given = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 16, "length"])
+    graph = helper.make_graph(
+        nodes,
+        "long_windows",
+        [given],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    opsets = [helper.make_opsetid("", 17)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    compiled = partita.Core().compile_model(model, "CPU", {"EXECUTION_MODE_HINT": "ACCURACY"})
+    request = compiled.create_infer_request()
+    for batch, length in [(2, 40), (2, 45), (1, 50), (3, 38), (1, 61), (2, 34), (1, 47), (5, 59)]:
+        x = rng.standard_normal((batch, 16, length)).astype(np.float32)
+        (wanted,) = onnxruntime_results(model, {"x": x})
+        np.testing.assert_allclose(request.infer({"x": x})["y"], wanted, rtol=1e-4, atol=1e-4)
+    programs = recorded(compiled)
+    if isa().native and not isa().tiles:  # those choose arithmetic by sizes
+        assert len({id(program.recorded.made) for program in programs}) <= 2

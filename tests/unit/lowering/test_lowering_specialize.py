@@ -22,8 +22,10 @@ from partita.lowering import (
     fold_constants,
     lower_proto,
     reference_fold,
+    specialize,
 )
 from partita.lowering.program import plain
+from partita.lowering.shapes import shape_class
 
 
 class Emit:
@@ -620,6 +622,39 @@ def test_a_class_of_shapes_is_rewritten_once_and_each_size_decides_anew(monkeypa
     for rows in range(20, 40):
         run(maker, floats(rows, 4), floats(rows, 4))
     assert len(calls) == before
+
+
+def test_sizes_that_a_model_says_vary_are_of_one_class_before_all_have_varied(monkeypatch):
+    learned = []
+
+    def learn(owner, graph, refine, specs, varying):
+        learned.append(set(varying))
+        return shape_class.learn(owner, graph, refine, specs, varying)
+
+    monkeypatch.setattr(specialize, "learn", learn)
+    maker = specializer("g (float[N, M, 4] x) => (float[N, M, 4] y) { y = Relu(x) }")
+    for shape in [(2, 3, 4), (2, 5, 4), (3, 5, 4), (7, 9, 4), (1, 1, 4)]:
+        x = floats(*shape)
+        np.testing.assert_array_equal(run(maker, x)[0], np.maximum(x, 0))
+    assert learned == [{(0, 0), (0, 1)}]
+
+
+def test_sizes_that_a_model_says_vary_do_not_if_that_leaves_no_class(monkeypatch):
+    """An operation whose result is not told for all batches is told for one."""
+    learned = []
+
+    def learn(owner, graph, refine, specs, varying):
+        learned.append(set(varying))
+        if (0, 0) in varying:
+            return None
+        return shape_class.learn(owner, graph, refine, specs, varying)
+
+    monkeypatch.setattr(specialize, "learn", learn)
+    maker = specializer("g (float[N, M, 4] x) => (float[N, M, 4] y) { y = Relu(x) }")
+    for rows in (3, 5, 6, 7):
+        x = floats(2, rows, 4)
+        np.testing.assert_array_equal(run(maker, x)[0], np.maximum(x, 0))
+    assert learned == [{(0, 0), (0, 1)}, {(0, 1)}]
 
 
 def test_what_keeps_a_size_as_a_number_is_no_class():

@@ -113,3 +113,12 @@ def test_taps_that_are_reached(size, kernel, stride, gap, begin, more):
         node("Conv", **{**pads, "pads": [kept.begin[2], kept.end[2]]}), (size,), (kept.kernel[2],)
     )
     assert again.out == window.out
+    halves, (first, behind) = [kernel], window.halved[2]
+    while halves[-1] > 1:
+        halves.append(-(-halves[-1] // 2))
+    assert 0 <= first <= low
+    assert high <= behind <= kernel
+    assert behind - first == min(n for n in halves if n >= high - low)
+    kept = window.within(window.halved)
+    pads["pads"] = [kept.begin[2], kept.end[2]]
+    assert resolve(node("Conv", **pads), (size,), (kept.kernel[2],)).out == window.out

@@ -25,7 +25,8 @@ def without_padding(b: Builder, window: Window, w: Operand) -> tuple[Window, Ope
     Returns:
         Both as given if there is no such tap, or if the weights are no constant.
     """
-    reached = window.reached[3 - window.rank :]
+    halved = window.halved
+    reached = halved[3 - window.rank :]
     taps = [high - low for low, high in reached]
     if w.const is None or taps == list(w.shape[2:]):
         return window, w
@@ -36,4 +37,4 @@ def without_padding(b: Builder, window: Window, w: Operand) -> tuple[Window, Ope
 
     form = Form(w.dtype, (*w.shape[:2], *taps))
     key = ("reached", *(place for ends in reached for place in ends))
-    return window.trimmed, b.prepack(w, key, trim, form=form)
+    return window.within(halved), b.prepack(w, key, trim, form=form)

@@ -87,12 +87,19 @@ class Window:
         What pools take of the input stays the same, but not how much padding is under a window.
         A window of 2**31 elements on a small image has few that count; kernels walk through all.
         """
-        reached = self.reached
-        first = [low for low, _ in reached]
-        behind = [count - high for count, (_, high) in zip(self.kernel, reached, strict=True)]
+        return self.within(self.reached)
+
+    def within(self, taps: Sequence[tuple[int, int]]) -> Window:
+        """The same windows with some of their taps.
+
+        Args:
+            taps: Of each dimension the first one, and behind the last.
+        """
+        first = [low for low, _ in taps]
+        behind = [count - high for count, (_, high) in zip(self.kernel, taps, strict=True)]
         return replace(
             self,
-            kernel=_triple([high - low for low, high in reached], 1),
+            kernel=_triple([high - low for low, high in taps], 1),
             begin=self._less(self.begin, first),
             end=self._less(self.end, behind),
         )
@@ -106,6 +113,17 @@ class Window:
         """
         return tuple(
             (settled(evaluated(_first_tap, *along)), settled(evaluated(_last_tap, *along)))
+            for along in map(self.along, range(3))
+        )
+
+    @functools.cached_property
+    def halved(self) -> tuple[tuple[int, int], ...]:
+        """As :attr:`reached`, but the taps are halved as often as those that are reached are left.
+
+        From the middle of the window, if they lie there. So they are the same for many sizes.
+        """
+        return tuple(
+            (settled(evaluated(_first_kept, *along)), settled(evaluated(_last_kept, *along)))
             for along in map(self.along, range(3))
         )
 
@@ -135,6 +153,26 @@ def _last_tap(size: int, taps: int, stride: int, gap: int, begin: int, end: int,
     """The first one that lies behind the last element in the first window."""
     low = _first_tap(size, taps, stride, gap, begin, end, out)
     return min(max((size - 1 + begin) // gap + 1, low + 1), taps)
+
+
+def _first_kept(*along: int) -> int:
+    """The first tap of :attr:`Window.halved`."""
+    return _halved_taps(*along)[0]
+
+
+def _last_kept(*along: int) -> int:
+    """The one behind its last."""
+    return _halved_taps(*along)[1]
+
+
+def _halved_taps(*along: int) -> tuple[int, int]:
+    low, high = _first_tap(*along), _last_tap(*along)
+    taps = count = along[1]
+    while count > 1 and -(-count // 2) >= high - low:
+        count = -(-count // 2)
+    middle = (taps - count) // 2
+    first = middle if middle <= low and high <= middle + count else min(low, taps - count)
+    return first, first + count
 
 
 def count_places(

@@ -33,6 +33,9 @@ class ClassPrograms:
     Args:
         owner: Whose programs they are.
         shapes: The class.
+
+    Attributes:
+        needs_numbers: Whether emitters were asked for all sizes, and wanted the numbers.
     """
 
     def __init__(self, owner: Owner, shapes: ShapeClass) -> None:
@@ -40,6 +43,7 @@ class ClassPrograms:
         self._shapes = shapes
         self._recorded: list[RecordedProgram] = []
         self._left = RECORDINGS if owner.target.arrange is not None else 0
+        self.needs_numbers = False
 
     def program(self, specs: Sequence[Spec]) -> Program | None:
         """The program for inputs of these shapes; ``None`` if they are of another class.
@@ -64,6 +68,7 @@ class ClassPrograms:
                 self._recorded.insert(0, made)
                 return made.program(numbers)
             self._left = 0
+            self.needs_numbers = not self._recorded
         known = self._shapes.known(numbers)
         graph = self._shapes.graph(numbers)
         return Walk(self._owner, graph, specs, {}, before=known).run()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 from partita.lowering import Array, Operand
-from partita.lowering.shapes.symbolic_size import integers
+from partita.lowering.shapes.symbolic_size import evaluated, integers
 from partita_cpu.gemm.packing.kernels import PARTS, PIECE, PLACES
 from partita_cpu.gemm.packing.packing_table import FIELDS, matrix_table
 from partita_cpu.gemm.tile_kernels import Arithmetic, tile_columns, tile_rows
@@ -190,8 +190,8 @@ def attention_table(
     keys, depth, outputs = sizes.keys, sizes.depth, sizes.outputs
     of_keys = matrix_table(level, arithmetic, (depth, keys), (1, parts[1].steps[1]))
     of_values = matrix_table(level, arithmetic, (keys, outputs), (parts[2].steps[1], 1))
-    line = staggered(-(-max(keys, outputs) // columns) * columns)
-    read = staggered((max(depth, keys) + 1) // 2) if arithmetic.in_bfloat16 else 0
+    line = staggered(-(-evaluated(max, keys, outputs) // columns) * columns)
+    read = staggered((evaluated(max, depth, keys) + 1) // 2) if arithmetic.in_bfloat16 else 0
     room = packed_floats(sizes, columns) + rows * (line + read) + columns + keys + rows
     room += PACKING_FLOATS + TILE_FLOATS + _LINE
     tile = room, rows, columns, int(arithmetic.in_bfloat16)
@@ -220,6 +220,11 @@ def mask_strides(shape: Sequence[int]) -> tuple[int, ...]:
     """Elements between neighbours along each of four axes; 0 where the mask is broadcast."""
     strides, step = [], 1
     for size in reversed((1,) * (4 - len(shape)) + tuple(shape)):
-        strides.append(step if size != 1 else 0)
+        strides.append(evaluated(_step_along, size, step))
         step *= size
     return tuple(reversed(strides))
+
+
+def _step_along(size: int, step: int) -> int:
+    """The step along an axis of this size, which is repeated if it is 1."""
+    return step if size != 1 else 0

@@ -49,9 +49,10 @@ def fits(window: Window, channels: int, machine: MachineModel, half: bool) -> bo
     """Whether rows are to be laid out for this window; `half` for images in bfloat16."""
     dense = window.stride[1:] == window.dilation[1:] == (1, 1)
     plain = dense and min(window.begin + window.end) >= 0
+    if not plain or not (half or window.taps >= MANY_TAPS):
+        return False  # the same for all sizes, which the next lines tell apart
     ring = window.kernel[1] * row_bytes(window, channels, machine.level.lanes)
-    small = ring <= machine.l2_bytes(RING_SHARE)
-    return plain and small and (half or window.taps >= MANY_TAPS)
+    return ring <= machine.l2_bytes(RING_SHARE)
 
 
 @functools.cache

@@ -18,6 +18,7 @@ from typing import Any
 from partita.lowering import Array, Graph, Node, Value
 from partita.lowering.fusion.rewriting import Rewriter, origins, scalar_input
 from partita.lowering.fusion.strided_values import Strided, is_reshape, seen_through, takes_elements
+from partita.lowering.geometry.broadcasting import is_repeated_to
 from partita.lowering.geometry.heads_first import heads_first
 from partita.lowering.nhwc.conversion import SINGLE, Shapes
 from partita_cpu.gemm.precision_policy import PrecisionPolicy
@@ -429,7 +430,7 @@ def _mask_steps(mask: tuple[int, ...] | None, scores: tuple[int, ...]) -> list[i
     if mask is None or len(mask) > len(scores):
         return None
     dims = (1,) * (len(scores) - len(mask)) + mask
-    if any(n != 1 and n != m for n, m in zip(dims, scores, strict=True)):
+    if not all(map(is_repeated_to, dims, scores)):
         return None
     whole = [math.prod(dims[n + 1 :]) for n in range(len(dims))]
     steps = [0 if n == 1 else step for n, step in zip(dims, whole, strict=True)]

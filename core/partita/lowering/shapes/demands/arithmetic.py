@@ -6,6 +6,7 @@ import functools
 from collections.abc import Iterable
 
 from partita.function_table import entered_in
+from partita.lowering.geometry.broadcasting import is_repeated_to
 from partita.lowering.graph import Node
 from partita.lowering.shapes.demands.demand import Demand, Shapes, first_of, pair_of
 
@@ -25,7 +26,7 @@ def _argument(node: Node, shapes: Shapes) -> Iterable[str]:
 @_demand("PRelu")
 def _prelu(node: Node, shapes: Shapes) -> Iterable[str]:
     x, slope = pair_of(shapes)
-    fits = all(n in (1, due) for n, due in zip(slope[::-1], x[::-1], strict=False))
+    fits = all(map(is_repeated_to, slope[::-1], x[::-1]))
     if len(slope) > len(x) or not fits:
         yield "the slope is to broadcast to the first input, which keeps its shape"
 

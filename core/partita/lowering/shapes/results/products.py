@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from partita.lowering.geometry.broadcasting import broadcast
+from partita.lowering.geometry.broadcasting import broadcast, is_repeated_to
 from partita.lowering.geometry.heads_first import heads_first
 from partita.lowering.graph import Node
 from partita.lowering.shapes.results.rule import ResultRules
@@ -41,8 +41,7 @@ def _attention(node: Node, operands: Any) -> Sequence[int] | None:
     mask = operands[3].shape if len(operands) > 3 and operands[3] is not None else ()
     around = (1,) * (4 - len(mask)) + mask
     same = q[0] == k[0] == v[0] and q[2] == k[2] == v[2] and k[1] == v[1]
-    if not same or any(
-        m not in (1, n) for m, n in zip(around, (q[0], q[2], q[1], k[1]), strict=True)
-    ):
+    fits = len(around) == 4 and all(map(is_repeated_to, around, (q[0], q[2], q[1], k[1])))
+    if not same or not fits:
         return None
     return (q[0], q[2], q[1], v[3]) if first.result else (*q[:3], v[3])

@@ -9,7 +9,7 @@ import numpy as np
 
 from partita.errors import OperandError
 from partita.lowering import Array, Builder, Operand
-from partita.lowering.geometry.broadcasting import broadcast
+from partita.lowering.geometry.broadcasting import broadcast, is_repeated_to
 from partita.lowering.shapes.symbolic_size import integers
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.nhwc.attention import emit_attention
@@ -264,7 +264,7 @@ def check_sizes(b: Builder, q: Heads, k: Heads, v: Heads, masking: Masking) -> N
         around = (1,) * (4 - mask.ndim) + mask.shape
         scores = (q.tensor.shape[0], q.count, q.length, k.length)
         fits = fits and len(around) == 4 and around[3] <= max(k.length, 1)
-        fits = fits and all(n in (1, m) for n, m in zip(around[:3], scores[:3], strict=True))
+        fits = fits and all(map(is_repeated_to, around[:3], scores[:3]))
     if lengths is not None:
         fits = fits and lengths.size == q.tensor.shape[0]
     if not fits or q.count % max(k.count, 1):

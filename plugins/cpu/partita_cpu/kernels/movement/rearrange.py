@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from partita.errors import OperandError
 from partita.lowering import Builder, Node, Operand
 from partita.lowering.geometry.boxes import Box, strides_of
-from partita.lowering.geometry.broadcasting import broadcast
+from partita.lowering.geometry.broadcasting import broadcast, is_repeated_to
 from partita.lowering.geometry.slices import taken
 from partita_cpu.kernels.movement.strided_copy import MOVABLE, copy_box
 from partita_cpu.kernels.operator_table import INDICES, INT64, kernel
@@ -51,7 +51,7 @@ def expanded(b: Builder, x: Operand, shape: Sequence[int]) -> Operand:
         OperandError: It has other dimensions, too.
     """
     dims = (1,) * (len(shape) - x.ndim) + x.shape
-    if len(dims) != len(shape) or any(n not in (1, m) for n, m in zip(dims, shape, strict=True)):
+    if len(dims) != len(shape) or not all(map(is_repeated_to, dims, shape)):
         raise OperandError(
             f"Operation '{b.node.name}' ({b.node.model_kind}): a tensor of shape {list(x.shape)} "
             f"does not broadcast to {list(shape)}."

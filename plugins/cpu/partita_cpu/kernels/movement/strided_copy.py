@@ -15,7 +15,7 @@ import numpy as np
 
 from partita.lowering import Array, Builder, Operand
 from partita.lowering.geometry.boxes import Box
-from partita.lowering.shapes.symbolic_size import integers
+from partita.lowering.shapes.symbolic_size import Size, evaluated, integers
 from partita_cpu.jit.kernel import jit
 from partita_cpu.jit.kernel_wrappers import ItemSized
 from partita_cpu.kernels.elementwise.cast import NARROW
@@ -104,13 +104,21 @@ def _cut_far_steps(loops: list[list[int]]) -> None:
     """
     n, source, target = loops[-1]
     far = max(abs(source), target)
-    if len(loops) < 3 or n <= _SHORT or n % _SHORT or far == 0 or far % _FAR:
+    if len(loops) < 3 or far == 0 or far % _FAR:
         return
-    loops[-1] = [_SHORT, source, target]
+    piece = evaluated(_piece, n)
+    if not isinstance(piece, Size) and piece == n:
+        return
+    loops[-1] = [piece, source, target]
     near = min(range(len(loops) - 2), key=lambda k: abs(loops[k][1]) + loops[k][2])
     if loops[near][0] > loops[-2][0]:
         loops.insert(len(loops) - 1, loops.pop(near))
-    loops.insert(0, [n // _SHORT, _SHORT * source, _SHORT * target])
+    loops.insert(0, [n // piece, piece * source, piece * target])
+
+
+def _piece(n: int) -> int:
+    """How many of so many steps are a piece: all, where they are few or pieces would be uneven."""
+    return _SHORT if n > _SHORT and n % _SHORT == 0 else n
 
 
 @jit

@@ -9,13 +9,15 @@ it, and of no other (docs/adr/0021-cpu-channels-last.md says why that is left so
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from partita.lowering import Array, Builder
 from partita.lowering.geometry.boxes import Box, strides_of
-from partita.lowering.shapes.symbolic_size import evaluated, settled
+from partita.lowering.shapes.symbolic_size import Size, evaluated, settled
 from partita.lowering.transformed_weights import Form
 from partita_cpu.gemm.blocking.left_matrix import LONG_LINE
 from partita_cpu.gemm.blocking.problem import Images
@@ -49,24 +51,54 @@ def pixels_per_group(images: Images, level: Level, arithmetic: Arithmetic) -> in
     if images.groups > 1 or across == 1 or images.dilation[1] > 1 or 2 * outputs > columns:
         return 1
     unit = columns if on_tiles(level, arithmetic) else level.lanes
-    sizes = outputs, across, stride, columns, unit
-    return settled(evaluated(_cheapest, images.out_width, *sizes))
+    most = columns // max(outputs, 1)
+    sizes = outputs, across, stride, unit
+    width = images.out_width
+    if isinstance(width, Size):
+        # Weights are packed for each number: not one for each remainder of the width.
+        return settled(evaluated(_cheapest_of_any, width // LONG_LINE, most, *sizes))
+    return _cheapest(width, most, *sizes)
 
 
-def _cheapest(width: int, outputs: int, across: int, stride: int, columns: int, unit: int) -> int:
-    """How many pixels of so many take the least time: vectors, and what they share."""
-    most = min(columns // max(outputs, 1), width // LONG_LINE)
+def _cheapest(width: int, most: int, *sizes: Any) -> int:
+    """How many pixels of a line of so many take the least time together.
+
+    Args:
+        width: Pixels of a line.
+        most: How many there may be.
+        sizes: As `_group_cost` takes them.
+    """
+
+    def lines(count: int) -> float:
+        return -(-width // count) * (_COPIED if width % count else 1.0)
+
+    return _least(min(most, width // LONG_LINE), lines, sizes)
+
+
+def _cheapest_of_any(long_lines: int, most: int, *sizes: Any) -> int:
+    """The same for all widths of so many long lines, whatever a number of pixels leaves over."""
+
+    def lines(count: int) -> float:
+        return _COPIED / count if count > 1 else 1.0
+
+    return _least(min(most, long_lines), lines, sizes)
+
+
+def _least(most: int, lines: Callable[[int], float], sizes: Sequence[Any]) -> int:
+    """The number of pixels of up to `most` for which `lines` groups take the least time, or 1."""
     if most < 2:
         return 1
 
     def cost(count: int) -> float:
-        groups = -(-width // count)
-        taps = across + (count - 1) * stride
-        copied = _COPIED if width % count else 1.0
-        return copied * groups * taps * (_ROW + -(-count * outputs // unit))
+        return lines(count) * _group_cost(count, *sizes)
 
     best = min(range(1, most + 1), key=cost)
     return best if cost(best) * _GAIN <= cost(1) else 1
+
+
+def _group_cost(count: int, outputs: int, across: int, stride: int, unit: int) -> float:
+    """Time for so many pixels together: vectors for each tap, and what they share."""
+    return (across + (count - 1) * stride) * (_ROW + -(-count * outputs // unit))
 
 
 def joined_images(images: Images, count: int) -> Images:
