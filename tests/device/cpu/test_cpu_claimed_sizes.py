@@ -82,7 +82,7 @@ def test_slices_of_a_volume_are_not_counted_where_they_are_too_many():
 
 
 def test_groups_that_are_only_claimed_are_refused():
-    text = f"g (float[1,{N},1,1] x, float[{N},1,3,3] w) => (float[a,b,c,d] y) "
+    text = f"g (float[1,{2 * N},1,1] x, float[{2 * N},1,3,3] w) => (float[a,b,c,d] y) "
     text += f"{{ y = ConvTranspose <group = {N}> (x, w) }}"
     with pytest.raises(CompileError, match=r"would take more than \d+ steps; check the shapes"):
         partita.Core().compile_model(model(text), "CPU")

@@ -218,8 +218,7 @@ def test_rounding_of_sums_is_allowed_and_more_is_not():
     [
         ("attention_4d_causal_fp16_expanded", 2, PASSED),
         ("attention_4d_causal_fp16_expanded", 3, FAILED),
-        ("attention_4d_causal_fp16", 2, PASSED),
-        ("attention_4d_causal_fp16", 3, FAILED),
+        ("attention_4d_causal_fp16", 2, FAILED),
         ("celu_float16", 2, FAILED),
     ],
 )
@@ -431,8 +430,8 @@ def test_the_kit_starts_without_what_it_seldom_needs():
     assert done.stdout.split() == ["False", "0"], done.stdout
 
 
-@pytest.mark.parametrize("share", [-1.0, 0.0, 1.0])
-def test_attention_of_halves_may_be_as_far_from_the_exact_answer_as_onnxs_is(share):
+@pytest.mark.parametrize(("share", "status"), [(-2, FAILED), (0, PASSED), (1, PASSED), (3, FAILED)])
+def test_attention_of_halves_is_right_if_it_is_near_onnxs_answer_or_the_exact_one(share, status):
     case = node_cases()["attention_4d_causal_fp16"]
     ((inputs, (due,)),) = case.runs
     q, k, v = (array.astype(np.float64) for array in inputs)
@@ -449,7 +448,7 @@ def test_attention_of_halves_may_be_as_far_from_the_exact_answer_as_onnxs_is(sha
 
     bench = SimpleNamespace(decline_unless_taken=lambda _: None, compile=lambda _: Computed())
     (check,) = operator_checks({case.name: case})
-    check.run(bench)
+    assert attempt(check, bench)[0] == status
 
 
 def test_right_answers_are_kept_until_they_are_too_large_together(monkeypatch):
