@@ -57,7 +57,7 @@ def along_axis(op_type: str) -> Iterator[Draw]:
 def one_hot() -> Iterator[Draw]:
     """Each axis, indices from either end and beyond it, of any type, to values of any type."""
     for row in meetings_of_three(
-        rank=(0, 1, 2), axis=(-1, 0, 1, -2), index=("int64", "int32", "float32"),
+        rank=(1, 2), axis=(-1, 0, 1, -2), index=("int64", "int32", "float32"),
         values=([0, 1], [1, 0], [-3, 7]), kind=("float32", "int64", "bool", "int32"), known=(0, 1),
         depth=("int64", "int32", "float32"),
     ):  # fmt: skip
