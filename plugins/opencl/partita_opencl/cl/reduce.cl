@@ -1,7 +1,7 @@
 // Reductions over the middle of (outer, depth, inner). Two kernels: reduce_rows for inner = 1 gives
 // a row to a work-group; in reduce_columns neighbours read neighbours, and ITEMS of a work-group share
-// each of its COLUMNS outputs. Long ranges are cut in chunks: a first pass writes (outer, chunks, inner), a second
-// one reduces the chunks.
+// each of its COLUMNS outputs. Long ranges are cut in chunks: a first pass writes (outer, chunks,
+// inner), a second one reduces the chunks.
 //
 // Options: T accumulator type, and the type of elements in memory unless X_HALF, Y_HALF say that
 //   those of x or y are float16, ITEMS (a power of two), COLUMNS, LOWEST and HIGHEST value of T
