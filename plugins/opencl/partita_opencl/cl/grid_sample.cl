@@ -6,15 +6,7 @@
 //   X_HALF, GRID_HALF  elements of these are float16 in memory, else float32
 //   ALIGNED  -1 and 1 are the centres of the outer pixels instead of their edges
 
-#ifdef X_HALF
-#define X half
-#define GET_X(p, i) GET_HALF(p, i)
-#define PUT_X(p, i, v) PUT_HALF(p, i, v)
-#else
-#define X float
-#define GET_X(p, i) (p)[i]
-#define PUT_X(p, i, v) (p)[i] = (v)
-#endif
+#include "image_elements.cl"
 #ifdef GRID_HALF
 #define G half
 #define GET_G(p, i) GET_HALF(p, i)

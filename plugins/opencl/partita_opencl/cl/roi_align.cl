@@ -5,15 +5,7 @@
 // Options: I  the index type, LARGEST  the largest term instead of the mean
 //   X_HALF, REGIONS_HALF  elements of these are float16 in memory, else float32
 
-#ifdef X_HALF
-#define X half
-#define GET_X(p, i) GET_HALF(p, i)
-#define PUT_X(p, i, v) PUT_HALF(p, i, v)
-#else
-#define X float
-#define GET_X(p, i) (p)[i]
-#define PUT_X(p, i, v) (p)[i] = (v)
-#endif
+#include "image_elements.cl"
 #ifdef REGIONS_HALF
 #define R half
 #define GET_R(p, i) GET_HALF(p, i)

@@ -182,8 +182,10 @@ call_runs = calling(*[_I64] * 7)
 """Copies runs of bytes; see `strided_copy.PARAMETERS`."""
 
 call_depthwise_bytes = calling(*[_I64] * 13, _F32, _F32, _F32, _I64)
-call_depthwise_quads = calling(*[_I64] * 12, _F32, _F32, _I64)
 """Calls a depthwise convolution of bytes; see `depthwise_pixels_int8.PARAMETERS`."""
+
+call_depthwise_quads = calling(*[_I64] * 12, _F32, _F32, _I64)
+"""The same by fours of taps; see `depthwise_quads.PARAMETERS`."""
 
 call_largest_bytes = calling(*[_I64] * 9)
 """Calls the maxima of bytes; see `max_int8.PARAMETERS`."""

@@ -12,6 +12,7 @@ Of a convolution in groups the channels of one group are laid out at a time, by 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -415,8 +416,9 @@ def emit_lines(
         return None
     if result is None or result.kind is Kind.SUMS or operands.needs_row_totals:
         return None
-    factors, zero = factors_of_columns(b, result, w.shape[0]), operands.zero_level(b)
-    if factors.size != w.shape[0] or zero.size != 1:
+    result = replace(result, factors=factors_of_columns(b, result, w.shape[0]))
+    zero = operands.x_zero
+    if result.factors.size != w.shape[0] or (zero is not None and zero.size != 1):
         return None
     groups = ChannelGroups(1, x.shape[-1], w.shape[0])
     width = window.kernel[1] * -(-window.kernel[2] * x.shape[-1] // QUAD) * QUAD
