@@ -211,7 +211,16 @@ def _terms(op_type: str, draw: Draw) -> int:
 def _values(
     rng: np.random.Generator, op_type: str, i: int, array: Array, group: str, terms: int
 ) -> Array:
-    """An array of an input's shape and type with values of a group."""
+    """An array of an input's shape and type with values of a group.
+
+    Args:
+        rng: The source of chance.
+        op_type: The operator that reads the input.
+        i: The input's index.
+        array: An array of its shape and type, as a draw made it.
+        group: The name of the group.
+        terms: How many terms the operator adds up.
+    """
     if array.dtype == np.object_:
         texts = _LONG if group == "long texts" else _SHORT
         return _filled(rng, array, np.array(texts, object))

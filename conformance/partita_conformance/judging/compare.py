@@ -76,6 +76,17 @@ def _compare_arrays(
     form_only: bool,
     of_largest: float,
 ) -> None:
+    """Raises where an array is not the expected one.
+
+    Args:
+        have: What the device computed.
+        want: What is expected.
+        place: What messages begin with.
+        rtol: As `compare` has it.
+        atol: As `compare` has it.
+        form_only: As `compare` has it.
+        of_largest: As `compare` has it.
+    """
     if have.shape != want.shape:
         raise ConformanceError(f"{place}: shape {have.shape}; {want.shape} is due.")
     if have.dtype != want.dtype and not (have.dtype.kind in "OUS" and want.dtype.kind in "OUS"):

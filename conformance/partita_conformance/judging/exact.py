@@ -158,6 +158,16 @@ def _spread(values: Array, x: Array) -> Array:
 def _batch_normalization(
     x: Array, scale: Array, bias: Array, mean: Array, var: Array, epsilon: float = 1e-5, **_: Any
 ) -> Array:
+    """ONNX's BatchNormalization of an inference.
+
+    Args:
+        x: (N, C, ...).
+        scale: For each channel.
+        bias: For each channel.
+        mean: For each channel.
+        var: For each channel.
+        epsilon: Added to the variance.
+    """
     factor = scale / np.sqrt(var + _attribute(epsilon))
     return np.asarray((x - _spread(mean, x)) * _spread(factor, x) + _spread(bias, x))
 
@@ -196,7 +206,18 @@ def _attention(
     q_num_heads: int = 0,
     kv_num_heads: int = 0,
 ) -> Array:
-    """Neighbouring queries share keys; of three dimensions, heads lie side by side in the last."""
+    """ONNX's Attention; neighbouring queries share keys.
+
+    Args:
+        q: Queries (batch, head, query, size), or (batch, query, heads x size).
+        k: Keys, likewise.
+        v: Values, likewise.
+        scale: Of the scores; None for one over the root of the size.
+        is_causal: Whether a query sees no key that comes after it.
+        softcap: The bound of scores; 0 for none.
+        q_num_heads: Heads of queries that have three dimensions.
+        kv_num_heads: Heads of such keys and values.
+    """
     if q.ndim == 3:
         counts = (q_num_heads, kv_num_heads, kv_num_heads)
         queries, keys, values = (

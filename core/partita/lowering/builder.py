@@ -420,6 +420,17 @@ class Builder:
         exec_type: str,
         results: tuple[Operand, ...] = (),
     ) -> None:
+        """Records a step, or takes it at once where constants fold.
+
+        Args:
+            fn: What computes.
+            args: What it reads and writes: operands, and other arguments that never change.
+            shares: Whether it takes the number of a thread and of all threads, which share its
+                work.
+            work: What it costs, in bytes moved or a like measure; None for what its operands hold.
+            exec_type: What profiles show of it.
+            results: Operands that it makes, whose memory is its own.
+        """
         if self._folding:
             arrays = tuple(self._now(arg) for arg in args)
             fn(*arrays, 0, 1) if shares else fn(*arrays)

@@ -201,7 +201,18 @@ def _attended(
     sinks: Any,
     attributes: dict[str, Any],
 ) -> Array:
-    """The attention of one row's queries (token, head, size) over its valid keys."""
+    """The attention of one row's queries (token, head, size) over its valid keys.
+
+    Args:
+        q: Queries.
+        keys: Valid keys (head, token, size).
+        values: Valid values, likewise.
+        before: Tokens of the cache that come before the first query.
+        bias: Added to the scores, (head or 1, query, key) or more of each; None for nothing.
+        sinks: For each head, a score that takes part in the softmax and has no value; None for
+            none.
+        attributes: The operator's.
+    """
     count, heads, size = q.shape
     group = heads // keys.shape[0]
     k, v = (np.repeat(x.astype(np.float64), group, axis=0) for x in (keys, values))

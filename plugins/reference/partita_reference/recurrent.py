@@ -132,6 +132,15 @@ class _Recurrent(OpRun):
 
         Gates are kept within ``bound`` of 0 before their activation; a cell is not, as in
         onnxruntime.
+
+        Args:
+            x: The element's products with the weights of the input, gates one after another.
+            state: The state before.
+            weights: Weights and biases of the recurrence.
+            peepholes: An LSTM's, gates one after another.
+            functions: The activations.
+            bound: How far gates may be from 0 before their activation.
+            attributes: The operator's.
         """
         raise NotImplementedError  # each operator below has its own
 

@@ -245,6 +245,16 @@ class Draft:
         again: Value | None,
         result: Value,
     ) -> list[Value]:
+        """The model's outputs, in the form that the makeup has for them.
+
+        Args:
+            x: The first input.
+            firsts: What the first step reads beside its operand.
+            constants: The constants that steps read.
+            between: The result of the first step.
+            again: The result of the first step once more, where the makeup computes it twice.
+            result: The result of the last step.
+        """
         writer, form = self.writer, self.makeup["form"]
         if form == "what is between is an output":
             return [between, result]

@@ -103,7 +103,16 @@ def _numbers(
     any_number: bool,
     of_code: Sequence[int],
 ) -> Array:
-    """Numbers of a type; texts of other lengths."""
+    """Numbers of a type; texts of other lengths.
+
+    Args:
+        dtype: The type.
+        shape: The shape.
+        rng: The source of chance.
+        values: Which: "zeros", "special" or "of its code"; any other word for small ones.
+        any_number: Whether all numbers of the type may be among them, infinity and NaN too.
+        of_code: Integers that the code of the device holds.
+    """
     count = int(np.prod(shape, dtype=int))
     if dtype.hasobject:
         chosen = [_TEXTS[i] for i in rng.integers(0, len(_TEXTS), count)]

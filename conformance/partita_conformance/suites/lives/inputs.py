@@ -180,7 +180,17 @@ class Inputs:
         rng: random.Random,
         plain: bool,
     ) -> Lent:
-        """An input with such elements, or where the manner says so another one like it."""
+        """An input with such elements, or where the manner says so another one like it.
+
+        Args:
+            port: The input.
+            fresh: The elements.
+            manner: How memory holds them.
+            last: What the input read in the run before.
+            user: Who infers.
+            rng: The source of chance.
+            plain: Whether results that the user returned himself may not be inputs.
+        """
         if port.dtype is None:
             return Lent(fresh, "new", rng)
         lies = last is not None and _alike(last.array, fresh) and manner == "where they lay"

@@ -140,7 +140,17 @@ def _expert(
     block: str,
     number: int,
 ) -> ir.Value:
-    """What one expert adds: its share of its products, or zeros."""
+    """What one expert adds: its share of its products, or zeros.
+
+    Args:
+        writer: The graph.
+        sizes: The decoder's.
+        normal: Normalized rows (token, hidden).
+        tensors: The expert's gate, up and down projections.
+        choice: The expert's share of each token, and whether any token chose it.
+        block: The name of the layer.
+        number: The expert's.
+    """
     share, chosen = choice
     name, shape = f"{block}.experts.{number}", writer.dims(normal)
     with writer.branch(f"{name}.computed") as computed:

@@ -55,7 +55,16 @@ def _out(size: Ints, kernel: Ints, steps: Ints, gaps: Ints, pads: Ints) -> tuple
 
 
 def _grid(axis: int, taps: int, count: int, steps: Ints, gaps: Ints, pads: Ints) -> Array:
-    """Where each tap of each window lies along an axis before it is moved."""
+    """Where each tap of each window lies along an axis before it is moved.
+
+    Args:
+        axis: 0 for down, 1 for across.
+        taps: Of the kernel along the axis.
+        count: Windows along the axis.
+        steps: Strides, for each axis.
+        gaps: Dilations, for each axis.
+        pads: What is added before the first element, for each axis.
+    """
     tap = np.arange(taps).reshape(-1, *(1,) * (3 - axis)) * gaps[axis]
     window = np.arange(count).reshape(-1, *(1,) * (1 - axis)) * steps[axis]
     return np.asarray(tap + window - pads[axis])

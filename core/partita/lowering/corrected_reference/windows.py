@@ -137,6 +137,15 @@ def _windows(
 
     One that is larger than the padded input by less than a step is there once, as ONNX's
     inference and onnxruntime count, and sees what there is.
+
+    Args:
+        shape: Of the input (N, C, ...).
+        kernel_shape: As in ONNX.
+        auto_pad: As in ONNX.
+        ceil_mode: As in ONNX.
+        dilations: As in ONNX.
+        pads: As in ONNX.
+        strides: As in ONNX.
     """
     sizes, rank = shape[2:], len(shape) - 2
     steps, gaps = strides or [1] * rank, dilations or [1] * rank

@@ -200,7 +200,16 @@ def _halves(node: Node, value: Value | None) -> bool:
 def _node(
     op_type: str, version: int, x: Value | None, last: Node, group: list[Node], domain: str = ""
 ) -> Node:
-    """A node of one input that takes over the result of ``last``."""
+    """A node of one input that takes over the result of ``last``.
+
+    Args:
+        op_type: The operator.
+        version: Its opset.
+        x: The input.
+        last: The node whose result and name it takes over.
+        group: All nodes in whose place it stands.
+        domain: The operator's.
+    """
     return Node(
         op_type,
         [x],

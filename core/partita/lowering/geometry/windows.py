@@ -145,12 +145,32 @@ class Window:
 
 
 def _first_tap(size: int, taps: int, stride: int, gap: int, begin: int, end: int, out: int) -> int:
-    """The first tap that lies on or behind the first element in the last window."""
+    """The first tap that lies on or behind the first element in the last window.
+
+    Args:
+        size: Elements of the input.
+        taps: Of the kernel.
+        stride: From window to window.
+        gap: From tap to tap.
+        begin: What is added before the first element.
+        end: What is added behind the last one; not asked for, but one of `Window.along`.
+        out: Windows.
+    """
     return min(max(-(((max(out, 1) - 1) * stride - begin) // gap), 0), taps - 1)
 
 
 def _last_tap(size: int, taps: int, stride: int, gap: int, begin: int, end: int, out: int) -> int:
-    """The first one that lies behind the last element in the first window."""
+    """The first tap that lies behind the last element in the first window.
+
+    Args:
+        size: Elements of the input.
+        taps: Of the kernel.
+        stride: From window to window.
+        gap: From tap to tap.
+        begin: What is added before the first element.
+        end: What is added behind the last one.
+        out: Windows.
+    """
     low = _first_tap(size, taps, stride, gap, begin, end, out)
     return min(max((size - 1 + begin) // gap + 1, low + 1), taps)
 

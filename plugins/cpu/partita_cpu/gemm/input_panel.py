@@ -192,7 +192,18 @@ def copy_windows(
 ) -> Any:
     """For each output pixel from `first` to `stop` all the elements that its sums are made of.
 
-    Takes and returns what `copy_rows_padded` does, but for pixels.
+    Args:
+        x: Address of the image.
+        panel: Address of the panel.
+        kernels: Addresses of kernels that copy.
+        p: The table.
+        scaling: Factors of the image's channels.
+        group: The group of channels.
+        first: The first output pixel.
+        stop: Behind the last one.
+
+    Returns:
+        The largest bit pattern of an absolute value.
     """
     if kernels[NARROW_ROWS] and _reads_single_pixels(p):
         return _copy_pixels(x, panel, kernels[NARROW_ROWS], p, group, first, stop)
@@ -327,7 +338,20 @@ def _reads_single_pixels(p: Array) -> Any:
 def _copy_pixels(
     x: int, panel: int, narrow: int, p: Array, group: int, first: int, stop: int
 ) -> Any:
-    """What `copy_windows` does with single pixels: those of a line, or all, in one call."""
+    """What `copy_windows` does with single pixels: those of a line, or all, in one call.
+
+    Args:
+        x: Address of the image.
+        panel: Address of the panel.
+        narrow: Address of the kernel that makes rows bfloat16.
+        p: The table.
+        group: The group of channels.
+        first: The first output pixel.
+        stop: Behind the last one.
+
+    Returns:
+        The largest bit pattern of an absolute value.
+    """
     taken, plane, padded = p[GROUP_CHANNELS], p[PLANE_BYTES], p[PADDED]
     pixel_bytes = 4 * p[X_PITCH]
     source = x + 4 * (p[X_FIRST] + group * taken)

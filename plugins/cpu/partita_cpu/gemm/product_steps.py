@@ -267,6 +267,14 @@ def _emit_packed(
     """The product of a matrix that is laid out as tiles first, unless it is so already.
 
     The operator's weights are packed.
+
+    Args:
+        b: The builder.
+        policy: Level, machine and threads.
+        cut: How the product is cut.
+        x: The left side.
+        op: Packed weights, bias, residual and activation.
+        y: The result.
     """
     images, arithmetic = cut.images, cut.arithmetic
     rows, depth, planes = images.pixels, images.depth, arithmetic.planes

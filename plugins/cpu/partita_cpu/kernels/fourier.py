@@ -212,7 +212,17 @@ def _transform_share(
     tid: int,
     nt: int,
 ) -> None:
-    """Transforms the lines of a share, a piece at a time; shares are of the longer dimension."""
+    """Transforms the lines of a share, a piece at a time; shares are of the longer dimension.
+
+    Args:
+        transform: The transform of lines.
+        lines: (few or many, likewise, element).
+        window: Factors of the elements; None for ones.
+        results: Gets the transforms, as many bins of each as it holds.
+        length: Elements that are transformed.
+        tid: This thread.
+        nt: All threads.
+    """
     if lines.shape[0] > lines.shape[1]:
         lines, results = lines.swapaxes(0, 1), results.swapaxes(0, 1)
     few, many, _ = lines.shape

@@ -197,7 +197,17 @@ def _multiply_rows(
     to: RowsAt,
     block_bytes: int,
 ) -> None:
-    """Rows by columns, a block of columns after another, of whose results a row takes so much."""
+    """Rows by columns, a block of columns after another.
+
+    Args:
+        kernels: Addresses of tile kernels, by rows.
+        offsets: Where steps of a row are.
+        a: Rows.
+        b: Columns.
+        room: Memory.
+        to: The result.
+        block_bytes: What a row takes of the results of a block.
+    """
     low, high, wide = np.float32(-np.inf), np.float32(np.inf), room.wide
     for block in range(-(-b.columns // wide)):
         exist = min(wide, b.columns - block * wide)
@@ -270,7 +280,16 @@ def _round_rows(
 def _pack_head(
     inputs: AttentionInputs, p: Array, batch: int, head: int, room: int, to: PackedHead
 ) -> None:
-    """Packs keys and values of one head."""
+    """Packs keys and values of one head.
+
+    Args:
+        inputs: Keys and values.
+        p: The table.
+        batch: The sequence.
+        head: The head.
+        room: Address of memory.
+        to: Where they go.
+    """
     places, floats = integers_at(room, PLACES), floats_at(room + 8 * PLACES, PIECE)
     parts = shorts_at(room + 8 * PLACES + 4 * PIECE, PARTS * PIECE)
     work = PackingRoom(places, floats, parts)

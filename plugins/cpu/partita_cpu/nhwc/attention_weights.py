@@ -224,7 +224,17 @@ def _multiply(line: Array, factors: Array) -> None:
 def _mask_row(
     line: Array, inputs: AttentionInputs, factor: Any, p: Array, batch: int, head: int, query: int
 ) -> None:
-    """The scores of a query times a factor, plus what masks have for them."""
+    """The scores of a query times a factor, plus what masks have for them.
+
+    Args:
+        line: The scores.
+        inputs: Masks.
+        factor: The factor.
+        p: The table.
+        batch: The sequence.
+        head: The head.
+        query: The query.
+    """
     wide_vectors()
     if p[MASKS] == 0:
         for j in range(line.size):

@@ -386,9 +386,16 @@ def activate_images(
 def _activate_pixels(
     activate: int, to: int, pixels: int, channels: int, unit: int, pitch: int, wide: int
 ) -> None:
-    """Applies an activation to pixels of `channels` elements of `unit` bytes where they lie.
+    """Applies an activation to pixels where they lie.
 
-    So many columns (`wide`) at a time in float32.
+    Args:
+        activate: Address of the kernel.
+        to: Address of the first pixel.
+        pixels: How many.
+        channels: Of a pixel.
+        unit: Bytes of an element.
+        pitch: Elements from pixel to pixel.
+        wide: Columns that are activated at a time, in float32.
     """
     if unit == 4:
         for first in range(0, channels, wide):

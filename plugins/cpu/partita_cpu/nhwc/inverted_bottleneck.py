@@ -105,7 +105,17 @@ def bands(
 def _pays(
     lines: int, rows: int, most: int, shortest: int, height: int, width: int, least: int
 ) -> bool:
-    """Whether bands have lines, few enough of them are computed twice, and none is too short."""
+    """Whether bands have lines, few enough of them are computed twice, and none is too short.
+
+    Args:
+        lines: Of a band.
+        rows: Lines of the image that a band reads.
+        most: What ten times as many may be at most.
+        shortest: Lines of the image that the shortest band reads.
+        height: Lines of the image.
+        width: Pixels of a line.
+        least: Pixels that a band must have.
+    """
     return lines >= 1 and 10 * rows <= most and min(shortest, height) * width >= least
 
 

@@ -353,7 +353,17 @@ class _Joining:
         group: list[Node],
         nan_is_zero: bool = False,
     ) -> None:
-        """Puts attention in the place of the last of its nodes, if it can be computed so."""
+        """Puts attention in the place of the last of its nodes, if it can be computed so.
+
+        Args:
+            last: The last of its nodes.
+            result: What it computes.
+            scores: What is known of the scores.
+            parts: Queries, keys and values.
+            heads_last: Whether heads of the result come behind tokens.
+            group: All nodes in whose place it stands.
+            nan_is_zero: Whether rows that see no key are zeros.
+        """
         *batches, heads, queries, keys = scores.shape
         around, (q, k, v) = (*batches, heads), parts
         depth, outputs = q.view.shape[-1], v.view.shape[-1]

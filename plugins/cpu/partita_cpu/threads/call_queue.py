@@ -231,7 +231,16 @@ def _help(queue: int, tid: int, nt: int) -> None:
 
 @jit
 def _submit(queue: int, request: int, trampoline: int, arguments: int, tid: int, nt: int) -> None:
-    """Puts a call behind those that wait; by one thread at a time."""
+    """Puts a call behind those that wait; by one thread at a time.
+
+    Args:
+        queue: Address of the queue.
+        request: The request's number.
+        trampoline: Address of what is called.
+        arguments: Address of its arguments.
+        tid: This thread; not asked for.
+        nt: All threads; not asked for.
+    """
     call = _place(queue, request)
     store(call, trampoline)
     store(call + 8, arguments)

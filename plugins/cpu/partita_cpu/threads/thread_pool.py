@@ -233,7 +233,17 @@ def _stand_aside(sync: int) -> None:
 
 @jit
 def _lead(sync: int, table: int, first: int, last: int, shared: int, tid: int, nt: int) -> None:
-    """Runs rows of a table, with help if `shared`; the status tells which one failed, from 1."""
+    """Runs rows of a table, with help if `shared`; the status tells which one failed, from 1.
+
+    Args:
+        sync: Address of the pool's memory.
+        table: Address of the table.
+        first: The first row.
+        last: Behind the last one.
+        shared: Whether others help.
+        tid: This thread; not asked for.
+        nt: All threads; not asked for.
+    """
     store(sync + _STATUS, 0)
     number = (load(sync + TICKET) >> NUMBER) + 1
     if shared:

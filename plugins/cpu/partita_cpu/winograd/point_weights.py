@@ -156,7 +156,18 @@ def _transform(
 def _mix(
     values: Array, row: int, x: Array, first: int, apart: int, y: Array, to: int, columns: int
 ) -> None:
-    """``y[to:] = the sum over k of values[row + k] * x[first + k * apart * columns:]``."""
+    """``y[to:] = the sum over k of values[row + k] * x[first + k * apart * columns:]``.
+
+    Args:
+        values: `evaluation`, flat.
+        row: Where the point's three values begin.
+        x: What is mixed.
+        first: Where its first row begins.
+        apart: Rows from one that is mixed to the next.
+        y: Gets the sums.
+        to: Where.
+        columns: Of a row.
+    """
     step = apart * columns
     a, b, c = values[row], values[row + 1], values[row + 2]
     for i in range(columns):

@@ -294,7 +294,18 @@ def _transform_output(
     number: int,
     block: int,
 ) -> None:
-    """Makes results of the sums of a panel and a column of outputs, and finishes them."""
+    """Makes results of the sums of a panel and a column of outputs, and finishes them.
+
+    Args:
+        x: Address of the image.
+        scaling: Factors of the image's channels.
+        places: Addresses of weights, bias, residual and result.
+        context: What holds for all panels.
+        own: What this thread has.
+        epilogue: What is done with sums.
+        number: The panel.
+        block: The column of outputs.
+    """
     p, sizes = context.p, own.sizes
     side, first, columns = sizes[SIDE], number * sizes[PANEL], p[TILE_COLUMNS]
     stop, tile = min(first + sizes[PANEL], sizes[TILES]), first
@@ -352,6 +363,16 @@ def _sum_directly(
     Infinity and NaN, and what overflows where it is transformed, would reach all results of a
     tile. The weights are those that were transformed but for rounding; what is no larger than
     that is zero, which matters where it meets infinity.
+
+    Args:
+        x: Address of the image.
+        scaling: Factors of the image's channels.
+        places: Addresses of weights, bias, residual and result.
+        context: What holds for all panels.
+        own: What this thread has.
+        tile: The first tile.
+        run: How many.
+        block: The column of outputs.
     """
     p, sizes = context.p, own.sizes
     lowest, highest = np.float32(-np.inf), np.float32(np.inf)

@@ -85,7 +85,17 @@ def blocks_of(window: Window) -> Blocks | None:
 def _blocks_along(
     size: int, kernel: int, stride: int, gap: int, begin: int, end: int, count: int
 ) -> tuple[int, int, int, int] | None:
-    """Of one axis: pixels of a block, blocks, taps, and the first of them."""
+    """Of one axis: pixels of a block, blocks, taps, and the first of them.
+
+    Args:
+        size: Pixels of the input.
+        kernel: Taps of the kernel.
+        stride: From window to window.
+        gap: From tap to tap; not asked for, but one of `Window.along`.
+        begin: What is added before the first pixel.
+        end: What is added behind the last one.
+        count: Windows.
+    """
     first = -((kernel - 1 - begin) // stride)
     taps = (stride - 1 + begin) // stride - first + 1
     out = size // stride

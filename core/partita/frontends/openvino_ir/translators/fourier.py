@@ -152,6 +152,17 @@ def _along(
     inverse: bool = False,
     onesided: bool = False,
 ) -> ir.Value:
+    """The Fourier transform along one axis.
+
+    Args:
+        at: Where the operation is translated.
+        value: Complex or real numbers (..., 1 or 2).
+        axis: The axis.
+        length: So many elements are transformed, cut off or filled up with zeros; None for all
+            there are.
+        inverse: Whether the transform is the inverse one.
+        onesided: Whether the half of the spectrum is left out that mirrors the other.
+    """
     if length is not None:
         length = at.emit("Reshape", length, at.const([], np.int64))
     place = at.const(axis, np.int64)

@@ -58,7 +58,16 @@ def _recurrent(
     first: list[ir.Value],
     weights: Sequence[ir.Value],
 ) -> list[ir.Value]:
-    """ONNX's operation, with gates in its order and OpenVINO's summed biases taken apart."""
+    """ONNX's operation, with gates in its order and OpenVINO's summed biases taken apart.
+
+    Args:
+        at: Where the operation is translated.
+        kind: "LSTM", "GRU" or "RNN".
+        x: The input (step, batch, element).
+        lengths: Of the sequences; None if all have all steps.
+        first: The initial state, and an LSTM's cell.
+        weights: Weights of the input, those of the state, and biases.
+    """
     inward, inner, bias = weights
     hidden = at.integer("hidden_size")
     after_reset = kind == "GRU" and at.flag("linear_before_reset")

@@ -207,7 +207,17 @@ def _add_up(
     panel: Panel,
     epilogue: Epilogue,
 ) -> None:
-    """Computes rows of the result; a tile is memory for their sums."""
+    """Computes rows of the result; a tile is memory for their sums.
+
+    Args:
+        kernel: Address of the tile kernel.
+        activate: Address of the kernel that activates rows; 0 if bounds and a gate are all.
+        sums: What the tile kernel reads, up to its tile.
+        tile: Address of memory for sums.
+        end: Rows, column of outputs, and addresses of the result and of the residual.
+        panel: Sizes that hold for the panel.
+        epilogue: What is done with sums.
+    """
     rows, column, to, other = end
     bounds = np.float32(epilogue.low), np.float32(epilogue.high), epilogue.gate
     where = column.bias, other, to, panel.pixel_bytes, column.exist
@@ -232,7 +242,17 @@ def _add_late(
     panel: Panel,
     epilogue: Epilogue,
 ) -> PendingRows:
-    """Leaves sums in a tile, and finishes the rows that wait meanwhile; none does then."""
+    """Leaves sums in a tile, and finishes the rows that wait meanwhile; none does then.
+
+    Args:
+        kernel: Address of the tile kernel that finishes other rows meanwhile.
+        activate: Address of the kernel that activates rows; 0 if bounds and a gate are all.
+        sums: What the tile kernel reads, up to its tile.
+        tile: Address of memory for sums.
+        waiting: Rows whose sums are there.
+        panel: Sizes that hold for the panel.
+        epilogue: What is done with sums.
+    """
     bounds = np.float32(epilogue.low), np.float32(epilogue.high), epilogue.gate
     of_rows = waiting.bias, waiting.residual, waiting.result, panel.pixel_bytes, waiting.exist
     call_late_tile(kernel, (*sums, tile, *of_rows, *bounds, waiting.tile, waiting.rows))

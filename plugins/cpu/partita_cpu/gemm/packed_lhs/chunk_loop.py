@@ -170,7 +170,17 @@ def _activate_tile(
     t: int,
     block: int,
 ) -> None:
-    """Finishes a tile of sums whose activation is more than bounds and a gate."""
+    """Finishes a tile of sums whose activation is more than bounds and a gate.
+
+    Args:
+        tile: Address of the sums.
+        arrays: Bias, residual and result.
+        kernels: `packed_lhs_kernels`.
+        p: The table.
+        epilogue: What is done with sums.
+        t: The tile of rows.
+        block: The block of columns.
+    """
     outputs = p[OUTPUTS]
     rows, exist = min(COLUMNS, p[ROWS] - t * COLUMNS), min(COLUMNS, outputs - block * COLUMNS)
     place = t * COLUMNS * outputs + block * COLUMNS
@@ -188,7 +198,16 @@ def _activate_tile(
 def _lay_result(
     lhs: PackedLhs, kernels: Array, p: Array, epilogue: Epilogue, t: int, block: int
 ) -> None:
-    """Lays out a tile of the result: its columns are one step of the product that reads it."""
+    """Lays out a tile of the result: its columns are one step of the product that reads it.
+
+    Args:
+        lhs: Where sums are, and where they go.
+        kernels: `packed_lhs_kernels`.
+        p: The table.
+        epilogue: What is done with sums.
+        t: The tile of rows.
+        block: The block of columns.
+    """
     tile, out = lhs.tile, lhs.out
     rows = min(COLUMNS, p[ROWS] - t * COLUMNS)
     exist = min(COLUMNS, p[OUTPUTS] - block * COLUMNS)
@@ -216,7 +235,16 @@ def is_unusual(sizes: Any, first: int, count: int) -> Any:
 
 @loop
 def _add_up(lhs: PackedLhs, w: Array, p: Array, t: int, block: int, rows: int) -> None:
-    """A tile of sums of whole numbers; see `nonfinite`."""
+    """A tile of sums of whole numbers; see `nonfinite`.
+
+    Args:
+        lhs: The left side, and memory for sums.
+        w: Packed weights.
+        p: The table.
+        t: The tile of rows.
+        block: The block of columns.
+        rows: Rows that exist.
+    """
     steps, planes = p[STEPS], p[PLANES]
     x, sums = lhs.x, floats_at(lhs.tile, TILE_BYTES // 4)
     for r in range(rows):

@@ -185,7 +185,16 @@ def _multiply_part(
     epilogue: Epilogue,
     part: _Part,
 ) -> None:
-    """Computes some tiles, chunk by chunk along k."""
+    """Computes some tiles, chunk by chunk along k.
+
+    Args:
+        lhs: The left side.
+        arrays: Weights, bias, residual and result.
+        kernels: `packed_lhs_kernels`.
+        p: The table.
+        epilogue: What is done with sums.
+        part: The tiles.
+    """
     steps, step_bytes = p[STEPS], 2 * 2 * TILE * p[PLANES]
     unusual = False
     if p[PLANES] > 1:

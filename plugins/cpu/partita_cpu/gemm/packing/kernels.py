@@ -173,7 +173,13 @@ def pack_units(
 def _pack_lines(w: int, whole: Array, places: Array, p: Array, begin: int, end: int) -> None:
     """Floats of which rows lie together, as they are wanted; all blocks row by row.
 
-    Arguments are those of `pack_units`, and the places of a piece's rows.
+    Args:
+        w: As `pack_units` has it.
+        whole: As `pack_units` has it.
+        places: Memory for the places of a piece's rows.
+        p: The table.
+        begin: The first block.
+        end: Behind the last one.
     """
     side, rows, down = min(SIDE, p[COLUMNS]), p[ROWS], 4 * p[CHANNEL_STEP]
     for k in range(WHOLE_STEP):
@@ -197,7 +203,15 @@ def _pack_lines(w: int, whole: Array, places: Array, p: Array, begin: int, end: 
 def _pack_windows(w: int, whole: Array, room: PackingRoom, p: Array, begin: int, end: int) -> None:
     """Floats that lie output by output, and are read so: turned, then dealt out to their rows.
 
-    Those of a channel's window lie together. Arguments are those of `pack_units`.
+    Those of a channel's window lie together.
+
+    Args:
+        w: As `pack_units` has it.
+        whole: As `pack_units` has it.
+        room: Memory.
+        p: The table.
+        begin: The first block.
+        end: Behind the last one.
     """
     side, across, window = min(SIDE, p[COLUMNS]), 4 * p[OUTPUT_STEP], p[DOWN] * p[ACROSS]
     for unit in range(begin, end):
@@ -227,6 +241,14 @@ def _find_places(places: Array, p: Array, count: int, y: int, x: int, c: int) ->
     """Where so many elements go that lie one behind the other; returns the one behind them.
 
     In the weights come those of a window first, in the result those of a place in it.
+
+    Args:
+        places: Gets them.
+        p: The table.
+        count: How many.
+        y: The first one's tap, down.
+        x: The first one's tap, across.
+        c: The first one's channel.
     """
     left = p[PADDED] - p[RUN]
     for k in range(count):
@@ -274,7 +296,19 @@ def _turn(source: int, across: int, out: Array, p: Array, count: int, exist: int
 def _pack_halves_of(
     w: int, halves: Array, room: PackingRoom, p: Array, begin: int, end: int
 ) -> Any:
-    """What becomes bfloat16; arguments and result are those of `pack_units`."""
+    """What becomes bfloat16.
+
+    Args:
+        w: As `pack_units` has it.
+        halves: As `pack_units` has it.
+        room: Memory.
+        p: The table.
+        begin: The first block.
+        end: Behind the last one.
+
+    Returns:
+        The largest bit pattern of an absolute value.
+    """
     blocks, rows, padded = p[BLOCKS], p[ROWS], p[PADDED]
     side = min(SIDE, p[COLUMNS])
     at_row, piece, split = room.places, room.floats, room.parts
@@ -318,6 +352,14 @@ def _piece(start: int, floats: Array, places: Array, p: Array, there: int, exist
     """Where a piece begins, and bytes from column to column.
 
     It is where it was if columns lie together, as they are wanted; else in `floats`.
+
+    Args:
+        start: Address of the columns.
+        floats: Memory.
+        places: Where the piece's rows are.
+        p: The table.
+        there: Rows that there are.
+        exist: Columns that there are.
     """
     wide = 4 * WHOLE_STEP
     if p[CHANNEL_STEP] == 1:
@@ -348,7 +390,19 @@ def _pack_tiles(
 ) -> Any:
     """Writes a piece in pairs of rows, its parts apart from each other.
 
-    Returns the largest bit pattern of an absolute value.
+    Args:
+        source: Address of the piece.
+        across: Bytes from column to column.
+        out: The result; see `pack_units`.
+        parts: Memory.
+        p: The table.
+        step: The step along the rows; they are counted through all blocks.
+        half: The half of the step's columns.
+        there: Rows that there are.
+        exist: Columns that there are.
+
+    Returns:
+        The largest bit pattern of an absolute value.
     """
     size = SIDE * p[STEP]
     largest = 0
@@ -376,8 +430,17 @@ def _lay_pairs(
 ) -> Any:
     """Writes a piece in pairs of rows, each as wide as the block.
 
-    `size` is that of `_pack_tiles` and of `_copy`. Returns the largest bit pattern of an absolute
-    value.
+    Args:
+        source: Address of the piece.
+        across: Bytes from column to column.
+        out: The result; see `pack_units`.
+        parts: Memory.
+        p: The table.
+        place: Where the piece begins in the result.
+        size: Rows with padding, rows that there are, and columns that there are.
+
+    Returns:
+        The largest bit pattern of an absolute value.
     """
     count, there, exist = size
     largest, pair = 0, 2 * p[COLUMNS]

@@ -139,7 +139,19 @@ def _attention_of_all(
     past_value: Operand | None,
     lengths: Operand | None,
 ) -> tuple[Operand | None, ...]:
-    """Attention over past and new keys, all of them."""
+    """Attention over past and new keys, all of them.
+
+    Args:
+        b: The builder.
+        node: The operation.
+        q: Queries.
+        k: New keys.
+        v: New values.
+        mask: Added to the scores, or which of them there are.
+        past_key: Keys of tokens before.
+        past_value: Their values.
+        lengths: For each sequence, how many keys there are.
+    """
     queries, keys, values = _all_heads(b, node, q, k, v)
     keys = _joined(b, past_key, keys, _is_used(node, 1))
     values = _joined(b, past_value, values, _is_used(node, 2))
@@ -303,7 +315,17 @@ def _padding_mask(
     k: Heads,
     past: int,
 ) -> Operand | None:
-    """Numbers to add to the scores: `terms`, and a large negative one where keys are padding."""
+    """Numbers to add to the scores: `terms`, and a large negative one where keys are padding.
+
+    Args:
+        b: The builder.
+        node: The operation.
+        padding: Which keys there are, as MultiHeadAttention has it; None for all.
+        terms: Added to the scores.
+        q: Queries.
+        k: Keys.
+        past: How many keys are of tokens before.
+    """
     if padding is None:
         return terms
     batch = q.tensor.shape[0]

@@ -278,7 +278,17 @@ def check_sizes(b: Builder, q: Heads, k: Heads, v: Heads, masking: Masking) -> N
 def _emit_at_once(
     b: Builder, q: Heads, k: Heads, v: Heads, y: Heads, masking: Masking, scale: float
 ) -> bool:
-    """Records everything as one native step; whether that could be done."""
+    """Records everything as one native step; whether that could be done.
+
+    Args:
+        b: The builder.
+        q: Queries.
+        k: Keys.
+        v: Values.
+        y: The result.
+        masking: Which keys a query sees, and what is added.
+        scale: Of the scores.
+    """
     mask, batch = masking.mask, q.tensor.shape[0]
     scores = (batch, q.count, q.length, k.length)
     if not k.count or not masking.only_adds or (mask is not None and mask.shape[-1] != k.length):
@@ -301,6 +311,17 @@ def _emit_softmax(
     cap: float,
     stage: int,
 ) -> None:
+    """Records the softmax of scores, in their place.
+
+    Args:
+        b: The builder.
+        scores: (batch, head, query, key).
+        seen: Gets the scores of a stage before the softmax; None for none.
+        masking: Which keys a query sees, and what is added.
+        scale: Of the scores.
+        cap: Their bound; 0 for none.
+        stage: The stage whose scores are kept.
+    """
     mask, lengths = masking.mask, masking.lengths
     strides = (
         (0, 0, 0, -1) if mask is None else (*mask_strides(mask.shape)[:3], (1, *mask.shape)[-1])
@@ -334,10 +355,30 @@ def _grouped(x: Array, last: bool, groups: int) -> Array:
 
 
 def _score(q: Array, k: Array, scores: Array, q_last: bool, k_last: bool, groups: int) -> None:
+    """Products of queries and keys.
+
+    Args:
+        q: Queries.
+        k: Keys.
+        scores: Gets them (batch, head, query, key).
+        q_last: Whether heads of queries come behind tokens.
+        k_last: Whether heads of keys do.
+        groups: Heads of keys; neighbouring heads of queries share one.
+    """
     keys = _grouped(k, k_last, groups).swapaxes(-1, -2)
     openblas.matmul(_grouped(q, q_last, groups), keys, out=_grouped(scores, False, groups))
 
 
 def _mix(scores: Array, v: Array, y: Array, v_last: bool, y_last: bool, groups: int) -> None:
+    """Sums of values, weighted by the scores' softmax.
+
+    Args:
+        scores: The softmax (batch, head, query, key).
+        v: Values.
+        y: Gets the sums.
+        v_last: Whether heads of values come behind tokens.
+        y_last: Whether heads of the result do.
+        groups: Heads of values; neighbouring heads of queries share one.
+    """
     values = _grouped(v, v_last, groups)
     openblas.matmul(_grouped(scores, False, groups), values, out=_grouped(y, y_last, groups))

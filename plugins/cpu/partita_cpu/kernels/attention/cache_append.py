@@ -124,7 +124,17 @@ def _turn_queries(
     batch: int,
     head: int,
 ) -> None:
-    """Brings some queries of a head to where attention reads them."""
+    """Brings some queries of a head to where attention reads them.
+
+    Args:
+        given: Queries as they are given, and what turns them.
+        spans: For each sequence, tokens before the new ones, and all of them.
+        rotated: Where they go.
+        some: The first token, and the one behind the last.
+        table: Sizes.
+        batch: The sequence.
+        head: The head of queries.
+    """
     queries, count, size, kv_heads = rotated.queries, table[QUERIES], table[SIZE], table[KV_HEADS]
     members = table[HEADS] // kv_heads
     group, member = head // members, head % members
@@ -153,7 +163,19 @@ def _append_head(
     batch: int,
     head: int,
 ) -> None:
-    """Brings one head of keys and values to the present, and some of the new ones behind."""
+    """Brings one head of keys and values to the present, and some of the new ones behind.
+
+    Args:
+        caches: Past and present keys and values.
+        given: New keys as they are given, and what turns them.
+        new_values: New values.
+        before: Tokens before the new ones.
+        some: The first new token, and the one behind the last.
+        mine: Memory of this thread.
+        table: Sizes.
+        batch: The sequence.
+        head: The head of keys.
+    """
     size, count = table[SIZE], table[QUERIES]
     unit = batch * table[KV_HEADS] + head
     step = pitch(caches.keys, size)

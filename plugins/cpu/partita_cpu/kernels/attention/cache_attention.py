@@ -173,7 +173,18 @@ def _attend_block(
     cap: float,
     chosen: Block,
 ) -> None:
-    """Some queries and one part of their keys; results, largest scores and sums stay in `mine`."""
+    """Some queries and one part of their keys; results, largest scores and sums stay in `mine`.
+
+    Args:
+        cache: Keys and values.
+        queries: Turned and scaled.
+        spans: For each sequence, the keys that there are.
+        terms: What is added to scores.
+        mine: Memory of this thread.
+        table: Sizes.
+        cap: The bound of scores; 0 for none.
+        chosen: The head, its queries, and the part of their keys.
+    """
     wide_vectors()
     head, first, count, _ = chosen
     size, outputs, group = table[SIZE], table[OUTPUTS], table[GROUP]

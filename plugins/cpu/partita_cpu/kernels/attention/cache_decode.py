@@ -114,7 +114,19 @@ def _attend_block(
     cap: float,
     chosen: Block,
 ) -> None:
-    """Some queries and one part of their keys; behind scores the results stay in `mine`."""
+    """Some queries and one part of their keys; behind scores the results stay in `mine`.
+
+    Args:
+        cache: Keys and values.
+        queries: Turned and scaled.
+        spans: For each sequence, the keys that there are.
+        terms: What is added to scores.
+        mine: Memory of this thread.
+        kernels: Addresses of kernels.
+        table: Sizes.
+        cap: The bound of scores; 0 for none.
+        chosen: The head, its queries, and the part of their keys.
+    """
     head, first, count, _ = chosen
     size, outputs, group, batch = table[SIZE], table[OUTPUTS], table[GROUP], head // table[KV_HEADS]
     made = mine[ROWS * _LINE :]

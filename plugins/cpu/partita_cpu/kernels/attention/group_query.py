@@ -199,6 +199,15 @@ def _append(
 
     Returns:
         Their queries: turned and scaled, or as they are given where attention turns them.
+
+    Args:
+        b: The builder.
+        node: The operation.
+        inputs: Its inputs.
+        counts: Sizes of the step.
+        sizes: Sizes of the cache and of what is appended.
+        spans: For each sequence, tokens before the new ones, and all of them.
+        present: Keys and values, with the new ones.
     """
     threads = b.options.threads if isinstance(b.options, PrecisionPolicy) else usable_processors()
     queries, keys, (values, *of_values) = _new_heads(b, node, inputs, sizes)
@@ -269,7 +278,18 @@ def _attend(
     cache: Cache,
     y: Operand,
 ) -> None:
-    """Records the attention of queries over the cache."""
+    """Records the attention of queries over the cache.
+
+    Args:
+        b: The builder.
+        node: The operation.
+        inputs: Its inputs.
+        counts: Sizes of the step.
+        spans: For each sequence, tokens before the new ones, and all of them.
+        queries: What `_append` returned.
+        cache: Present keys and values.
+        y: The result.
+    """
     scoring = Scoring(
         inputs.bias,
         inputs.sinks,

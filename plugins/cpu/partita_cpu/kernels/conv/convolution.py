@@ -146,6 +146,17 @@ def _emit_depthwise(
     bias: Operand | None,
     activation: Activation | None,
 ) -> None:
+    """Records a depthwise convolution without columns.
+
+    Args:
+        b: The builder.
+        c: Sizes.
+        x: The image.
+        w: Weights.
+        y: The result.
+        bias: A term for each channel.
+        activation: What is done with sums.
+    """
     act = activation or NO_ACTIVATION
     b.call(
         depthwise,
@@ -298,7 +309,17 @@ def _emit_spread(b: Builder, c: Convolution, x: Operand, w: Operand, y: Operand)
 def _multiply_transposed(
     w: Array, x: Array, columns: Array, n: int, group: int, first: int, count: int
 ) -> None:
-    """Columns of one image and group, or of all if `n` is -1."""
+    """Columns of one image and group, or of all if `n` is -1.
+
+    Args:
+        w: Weights (group, channel, output x tap).
+        x: The image (N, group, channel, pixel).
+        columns: Gets the products.
+        n: The image's number.
+        group: The group of channels.
+        first: The first column of the weights.
+        count: How many columns.
+    """
     if n < 0:
         shape = (*x.shape[:2], count, x.shape[3])
         openblas.matmul(w.transpose(0, 2, 1), x, out=columns.reshape(shape))

@@ -36,7 +36,16 @@ def scratch_elements(window: Window) -> int:
 
 @jit
 def _lay_phases(x: Array, scratch: Array, table: Array, start: int, rows: int, pitch: int) -> None:
-    """Copy the plane at `start` into its padded phase planes, each of (rows, pitch)."""
+    """Copy the plane at `start` into its padded phase planes, each of (rows, pitch).
+
+    Args:
+        x: Planes, flat.
+        scratch: Gets the phase planes.
+        table: Sizes of the window.
+        start: Where the plane begins.
+        rows: Of a phase plane.
+        pitch: Of a phase plane: elements from row to row.
+    """
     ih, iw = table[1], table[2]
     sh, sw = table[7], table[8]
     reach_h = (table[4] - 1) * table[10]
@@ -73,7 +82,18 @@ def _lay_phases(x: Array, scratch: Array, table: Array, start: int, rows: int, p
 def _sum_taps(
     scratch: Array, w: Array, table: Array, weight: int, at: int, n: int, rows: int, pitch: int
 ) -> None:
-    """The sums of all taps for `n` elements from `at` on, into the end of the scratch memory."""
+    """The sums of all taps for `n` elements from `at` on, into the end of the scratch memory.
+
+    Args:
+        scratch: Phase planes, and room behind them.
+        w: Weights, flat.
+        table: Sizes of the window.
+        weight: Where those of the plane begin.
+        at: The first element, of a phase plane.
+        n: How many.
+        rows: Of a phase plane.
+        pitch: Elements from row to row.
+    """
     kh, kw = table[4], table[5]
     sh, sw = table[7], table[8]
     dh, dw = table[10], table[11]

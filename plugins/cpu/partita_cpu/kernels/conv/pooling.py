@@ -68,7 +68,18 @@ def _fold_planes(
     kernel: Callable[..., None],
     start: float,
 ) -> bool:
-    """Folds small planes by whole vectors, where windows of unit steps are centred on elements."""
+    """Records a fold of small planes by whole vectors, and tells whether it is done.
+
+    Windows have unit steps and are centred on elements.
+
+    Args:
+        b: The builder.
+        x: The images.
+        y: The result.
+        window: The window.
+        kernel: The loop over a share of planes.
+        start: What a fold begins with.
+    """
     policy = b.options if isinstance(b.options, PrecisionPolicy) else None
     if policy is None or b.folding or x.ndim != 4 or x.shape != y.shape:
         return False

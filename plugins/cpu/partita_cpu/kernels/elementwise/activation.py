@@ -152,6 +152,16 @@ def prelu(b: Builder, node: Node, x: Operand, slope: Operand) -> Operand:
 
 @loop
 def _clip_kernel(x: Any, low: Any, high: Any, y: Any, tid: int, nt: int) -> None:
+    """A thread's share of Clip.
+
+    Args:
+        x: Elements.
+        low: The lower bound, one element.
+        high: The upper bound, one element.
+        y: The result.
+        tid: This thread.
+        nt: All threads.
+    """
     start, stop = x.size * tid // nt, x.size * (tid + 1) // nt
     source, target = x[start:stop], y[start:stop]
     least, most = low[0], high[0]

@@ -14,6 +14,17 @@ from partita_cpu.scalar.math import copy_row
 
 @loop
 def _where(condition: Any, a: Any, b: Any, y: Any, nest: Any, tid: int, nt: int) -> None:
+    """A thread's share of Where, with broadcasting.
+
+    Args:
+        condition: Flat.
+        a: Chosen where it is true; flat.
+        b: Chosen where it is not; flat.
+        y: The result, flat.
+        nest: Sizes of four loops, and for each of condition, `a` and `b` the steps of each loop.
+        tid: This thread.
+        nt: All threads.
+    """
     n1, n2, inner = nest[1], nest[2], nest[3]
     rows = nest[0] * n1 * n2
     first, last, start, stop = 0, rows, 0, inner

@@ -98,6 +98,16 @@ def _kept_boxes(
     least: Array | None,
     centred: int,
 ) -> tuple[Array]:
+    """What NonMaxSuppression selects: rows of image, class and box.
+
+    Args:
+        boxes: (image, box, 4).
+        scores: (image, class, box).
+        most: How many boxes of a class are kept at most; None for none.
+        overlap: The largest overlap of two that are kept; None for 0.
+        least: Scores must be larger; None for all.
+        centred: Whether boxes are given by their centres.
+    """
     limit = 0 if most is None else min(int(most.ravel()[0]), boxes.shape[1])
     threshold = 0.0 if overlap is None else float(overlap.ravel()[0])
     found: list[Array] = [np.empty((0, 3), np.int64)]

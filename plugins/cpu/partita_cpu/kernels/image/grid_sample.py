@@ -207,7 +207,16 @@ def _all_exist(places: Array, at: Any) -> bool:
 
 @jit(inline=True)
 def _sum_of(x: Array, base: int, places: Array, weights: Array, p: Any, taps: int) -> Any:
-    """One result; elements that do not exist are left out, whatever lies beside the plane."""
+    """One result; elements that do not exist are left out, whatever lies beside the plane.
+
+    Args:
+        x: Planes, flat.
+        base: Where the plane begins.
+        places: Of each pixel's taps in the plane, negative where there is none.
+        weights: Of each pixel's taps.
+        p: The pixel.
+        taps: Of each pixel.
+    """
     value = x.dtype.type(0)
     for tap in range(taps):
         at = places[p, tap]

@@ -47,7 +47,17 @@ _JUST_BELOW = 2.0**-20
 def _mix_two(
     line: Array, y: Array, first: Array, weights: Array, target: int, start: int, end: int
 ) -> None:
-    """Elements of one line by two taps each, for places from ``start`` to ``end``."""
+    """Elements of one line by two taps each, for places from ``start`` to ``end``.
+
+    Args:
+        line: The line.
+        y: Gets the elements.
+        first: Of each place, the first tap.
+        weights: Of each place, those of its taps.
+        target: Where the line begins in `y`.
+        start: The first place.
+        end: Behind the last one.
+    """
     last = line.size - 1
     for j in range(start, end):
         near = min(max(first[j], 0), last)
@@ -60,7 +70,17 @@ def _mix_two(
 def _mix_many(
     line: Array, y: Array, first: Array, weights: Array, target: int, start: int, end: int
 ) -> None:
-    """The same by any number of taps."""
+    """Elements of one line by any number of taps each, for places from ``start`` to ``end``.
+
+    Args:
+        line: The line.
+        y: Gets the elements.
+        first: Of each place, the first tap.
+        weights: Of each place, those of its taps.
+        target: Where the line begins in `y`.
+        start: The first place.
+        end: Behind the last one.
+    """
     size, taps = line.size, weights.shape[1]
     last = size - 1
     for j in range(start, end):
@@ -90,7 +110,19 @@ def _mix_lines(
     low: int,
     high: int,
 ) -> None:
-    """`mix_taps` of the last axis, for rows of the output from ``low`` to ``high``."""
+    """`mix_taps` of the last axis, for rows of the output from ``low`` to ``high``.
+
+    Args:
+        x: Lines, flat.
+        y: Gets the lines of the result, flat.
+        first: Of each place, the first tap.
+        weights: Of each place, those of its taps.
+        size: Elements of a line.
+        out: Elements of a line of the result.
+        begin: Where the first place is in a line of the result.
+        low: The first row; places are counted through all lines.
+        high: Behind the last one.
+    """
     count, taps = weights.shape
     row = low
     while row < high:

@@ -261,7 +261,18 @@ def _finish_natively(
     count: int,
     column: int,
 ) -> None:
-    """Finishes rows of sums by a kernel; `to`: address, and bytes from row to row."""
+    """Finishes rows of sums by a kernel.
+
+    Args:
+        kernel: Its address.
+        sums: Those of a panel.
+        zeros: Zero points, and what they are multiplied with.
+        scaling: What sums become.
+        to: Address of the result, and bytes from row to row.
+        p: The table.
+        count: Rows.
+        column: The first column.
+    """
     level = np.int64(scaling.zero[0])
     call_finish_bytes(
         kernel,
@@ -323,8 +334,16 @@ def _fill_tile(
 ) -> None:
     """The sums of some rows and one panel, without tiles of AMX.
 
-    `places`: where this panel and the next one begin, how many pieces were computed before, and
-    the panel's columns that exist.
+    Args:
+        packed: Packed rows.
+        panels: Packed weights.
+        tile: Gets the sums.
+        kernels: `tile_kernels.byte_kernels`.
+        row: The first row.
+        count: How many.
+        quads: Of a row.
+        places: Where this panel and the next one begin, how many pieces were computed before, and
+            the panel's columns that exist.
     """
     step, done = quads * QUAD, 0
     at, following, fetched, columns = places
@@ -363,7 +382,18 @@ def _finish_tile(
     count: int,
     column: int,
 ) -> None:
-    """Takes the zero points off, and writes what the sums become."""
+    """Takes the zero points off, and writes what the sums become.
+
+    Args:
+        tile: Sums.
+        points: Zero points, and what they are multiplied with.
+        scaling: What sums become.
+        y: The result, flat.
+        p: The table.
+        first_row: The first row.
+        count: Rows.
+        column: The first column.
+    """
     row_totals, column_totals, row_zeros, column_zeros = points
     scale, factors, bias, zero = scaling
     exist = min(PANEL, p[COLUMNS] - column)

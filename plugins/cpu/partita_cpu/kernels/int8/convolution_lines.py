@@ -207,7 +207,18 @@ def convolve_lines(
 def lay_lines(
     x: Any, blank: Any, band: Any, p: Any, image: int, first: int, count: int, group: int
 ) -> None:
-    """The lines under some output lines, as uint8, with padding; channels of one group."""
+    """The lines under some output lines, as uint8, with padding; channels of one group.
+
+    Args:
+        x: The image, flat.
+        blank: What padding is, as uint8.
+        band: Gets the lines.
+        p: The table.
+        image: The image's number.
+        first: The first output line.
+        count: How many.
+        group: The group of channels.
+    """
     channels, flipped = p[GROUP_CHANNELS], np.uint8(p[SHIFT])  # 128 turns the highest bit over
     pitch, before = p[PITCH], p[LEFT] * channels
     run = min(p[WIDTH] * channels, pitch - before)  # no window may cover the last columns
@@ -258,7 +269,18 @@ def _columns_of(p: Any, panel: int) -> Any:
 def _finish_pixels(
     kernel: int, tile: int, count: int, product: LineProduct, y: Any, p: Any, pixel: int, panel: int
 ) -> None:
-    """Some neighbouring pixels of one panel, whose sums begin at an address."""
+    """Finishes the sums of some neighbouring pixels and one panel.
+
+    Args:
+        kernel: Address of the kernel that finishes sums.
+        tile: Address of the sums.
+        count: Pixels.
+        product: What sums become.
+        y: Output, flat.
+        p: The table.
+        pixel: The first pixel.
+        panel: The panel.
+    """
     column, exist = _columns_of(p, panel)
     new_zero = np.int64(product.level[0])
     call_finish_bytes(
@@ -294,7 +316,20 @@ def _dot_lines(
     line: int,
     count: int,
 ) -> None:
-    """Some output lines of one panel by kernels in vectors; the following panel is fetched."""
+    """Some output lines of one panel by kernels in vectors; the following panel is fetched.
+
+    Args:
+        source: Address of the first tap of the first line.
+        product: Weights, and what sums become.
+        y: Output, flat.
+        tile: Memory for sums.
+        kernels: `tile_kernels.byte_kernels`.
+        p: The table.
+        panel: The panel.
+        following: The one that comes next.
+        line: The first output line.
+        count: How many.
+    """
     width, pitch = p[OUT_WIDTH], p[PITCH]
     dots, most_place = dots_of(_columns_of(p, panel)[1])
     most = kernels[most_place]
@@ -332,7 +367,19 @@ def _multiply_lines(
     line: int,
     count: int,
 ) -> None:
-    """Some output lines of one panel by tiles of AMX."""
+    """Some output lines of one panel by tiles of AMX.
+
+    Args:
+        source: Address of the first tap of the first line.
+        product: Weights, and what sums become.
+        y: Output, flat.
+        tiles: Memory for sums.
+        kernels: `tile_kernels.byte_kernels`.
+        p: The table.
+        panel: The panel.
+        line: The first output line.
+        count: How many.
+    """
     channels, width = p[CHANNELS], p[OUT_WIDTH]
     pitch = width + p[ACROSS] - 1
     length = (count - 1) * pitch + width

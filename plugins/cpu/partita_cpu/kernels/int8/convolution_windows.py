@@ -28,7 +28,16 @@ from partita_cpu.kernels.movement.rearrange import transposed
 
 @loop(inline=True)
 def _copy_run(x: Any, start: int, n: int, packed: Any, at: int, shift: int) -> None:
-    """Some levels from one array to the other, as uint8."""
+    """Some levels from one array to the other, as uint8.
+
+    Args:
+        x: Levels.
+        start: The first one.
+        n: How many.
+        packed: Gets them.
+        at: Where.
+        shift: Added to each: 128 if levels are int8, else 0.
+    """
     flipped = np.uint8(shift)  # adding 128 to a byte turns its highest bit over
     for i in range(n):
         packed[np.uint64(at + i)] = np.uint8(x[np.uint64(start + i)]) ^ flipped
@@ -117,7 +126,18 @@ def _gather_line(
     inner: int,
     inner_end: int,
 ) -> None:
-    """Windows of neighbouring output pixels, one row of the kernel after another."""
+    """Windows of neighbouring output pixels, one row of the kernel after another.
+
+    Args:
+        x: The image, flat.
+        zero: Its zero point.
+        packed: Gets the windows.
+        table: Sizes of the window.
+        rows: How windows lie.
+        line: The output line.
+        inner: The first pixel.
+        inner_end: Behind the last one.
+    """
     channels, length, shift = rows.channels, rows.length, rows.shift
     depth, height, width = table[0], table[1], table[2]
     out_d, out_h, out_w = table[15], table[16], table[17]
@@ -155,7 +175,19 @@ def _gather_pixel(
     line: int,
     column: int,
 ) -> None:
-    """The window of one output pixel, tap by tap."""
+    """The window of one output pixel, tap by tap.
+
+    Args:
+        x: The image, flat.
+        zero: Its zero point.
+        packed: Gets the window.
+        table: Sizes of the window.
+        channels: Of the image.
+        length: Bytes of a window.
+        shift: Added to each level.
+        line: The output line.
+        column: The pixel in it.
+    """
     depth, height, width = table[0], table[1], table[2]
     out_d, out_h, out_w = table[15], table[16], table[17]
     image, od, oh = line // (out_d * out_h), line // out_h % out_d, line % out_h

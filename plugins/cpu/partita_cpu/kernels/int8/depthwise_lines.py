@@ -121,7 +121,17 @@ def slide_lines(
 def _slide_line(
     source: int, taps: DepthwiseTaps, y: Any, kernels: Any, p: Any, neighbours: int, line: int
 ) -> None:
-    """One output line, whose first tap lies at an address."""
+    """One output line, whose first tap lies at an address.
+
+    Args:
+        source: The address.
+        taps: Weights, and what sums become.
+        y: Output, flat.
+        kernels: Addresses of kernels, by pixels of a call.
+        p: The table.
+        neighbours: Pixels that one vector holds.
+        line: The output line.
+    """
     width, channels, level = p[OUT_WIDTH], p[CHANNELS], np.int64(taps.level[0])
     column = 0
     while column < width:

@@ -182,7 +182,19 @@ def _add_exactly(
     y_zero: Array | None,
     y: Array,
 ) -> None:
-    """As :func:`add_levels` has it, in float64 and with broadcasting."""
+    """As :func:`add_levels` has it, in float64 and with broadcasting.
+
+    Args:
+        x: Levels.
+        x_scale: Their scale.
+        x_zero: Their zero point; None for 0.
+        w: Other levels.
+        w_scale: Their scale.
+        w_zero: Their zero point; None for 0.
+        y_scale: The result's scale.
+        y_zero: The result's zero point; None for 0.
+        y: Gets the levels.
+    """
     terms = [
         (part.astype(np.float64) - _level(zero)) * np.float64(scale.item())
         for part, scale, zero in ((x, x_scale, x_zero), (w, w_scale, w_zero))

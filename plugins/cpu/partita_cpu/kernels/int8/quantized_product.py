@@ -122,6 +122,16 @@ def _requantized(
     zero: Operand,
     extents: Extents,
 ) -> Operand:
+    """Records how sums become levels.
+
+    Args:
+        b: The builder.
+        sums: int32.
+        bias: A term for each channel.
+        scales: Those of the inputs and of the result.
+        zero: The result's zero point, of the type that levels have.
+        extents: Sizes around channels.
+    """
     y = b.empty(sums.shape, zero.dtype)
     if y.size == 0:
         return y

@@ -89,6 +89,17 @@ def _emit_tile(
     arithmetic: Callable[..., Any],
     quads: bool,
 ) -> None:
+    """Writes the loop over a tile's terms in LLVM IR.
+
+    Args:
+        context: numba's.
+        builder: llvmlite's.
+        kinds: numba's types of the arguments.
+        values: The arguments.
+        rows: Of the tile.
+        arithmetic: Adds a product to a vector of sums.
+        quads: Whether four bytes make one term.
+    """
     a, w, c = (_data(context, builder, kinds[k], values[k]) for k in (0, 3, 5))
     _, a_at, a_step, _, w_at, _, c_at, c_step, terms = values
     element = context.get_value_type(kinds[5].dtype)

@@ -59,7 +59,16 @@ def _only_axis(
     axes: Operand | None,
     steps: Operand | None,
 ) -> int | None:
-    """The axis of a slice along one axis that is known, in steps of 1."""
+    """The axis of a slice along one axis that is known, in steps of 1.
+
+    Args:
+        node: The operation.
+        x: Its input.
+        starts: As in ONNX's Slice.
+        ends: As in ONNX's Slice.
+        axes: As in ONNX's Slice.
+        steps: As in ONNX's Slice.
+    """
     if starts is None or ends is None or not starts.size == ends.size == 1:
         return None
     if steps is not None and (steps.const is None or steps.const.reshape(-1).tolist() != [1]):

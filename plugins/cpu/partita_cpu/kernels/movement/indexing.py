@@ -97,6 +97,16 @@ def scatter_nd(b: Builder, node: Node, x: Operand, index: Operand, updates: Oper
 def _scatter(
     b: Builder, node: Node, x: Operand, places: Operand, updates: Operand, inner: int
 ) -> Operand:
+    """Records a copy in which some slices are replaced, or combined with others.
+
+    Args:
+        b: The builder.
+        node: The operation.
+        x: What is copied.
+        places: Where the slices begin, in units of them.
+        updates: The slices.
+        inner: Elements of a slice.
+    """
     y = b.empty(x.shape, x.dtype)
     copy_box(b, Box(x, [1]), Box(y, [1]), [x.size])
     if not y.size or not updates.size:

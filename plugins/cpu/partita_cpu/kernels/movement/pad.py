@@ -73,7 +73,17 @@ def padded(
 def _folded(
     b: Builder, node: Node, x: Operand, axis: int, mode: str, low: int, high: int
 ) -> Operand:
-    """`x` with borders along one axis that repeat elements of it; negative borders cut off."""
+    """`x` with borders along one axis that repeat elements of it; negative borders cut off.
+
+    Args:
+        b: The builder.
+        node: The operation.
+        x: The tensor.
+        axis: The axis.
+        mode: "reflect", "edge" or "wrap".
+        low: Elements before the first one.
+        high: Elements behind the last one.
+    """
     size = x.shape[axis]
     kept, left, right = size + min(low, 0) + min(high, 0), max(low, 0), max(high, 0)
     if kept < 1 and (left or right):

@@ -101,7 +101,17 @@ def _taps(images: Images, row: int) -> tuple[int, int]:
 def _part(
     images: Images, storage: Storage, image: int, first: int, rows: int, taps: tuple[int, int]
 ) -> tuple[Images, Storage]:
-    """Some rows of one image's result: rows of taps are slices, lines of the image lie in them."""
+    """Some rows of one image's result: rows of taps are slices, lines of the image lie in them.
+
+    Args:
+        images: Sizes of all.
+        storage: How images and results lie.
+        image: The image's number.
+        first: The first row of its result.
+        rows: How many.
+        taps: The first tap down that lies in the image for all of them, and the one behind the
+            last.
+    """
     x_pitch, y_pitch = storage.x_pitch or images.channels, storage.y_pitch or images.outputs
     line, (down, across), gap = images.width * x_pitch, images.kernel, images.dilation[0]
     start = image * images.height + first * images.stride[0] - images.begin[0] + taps[0] * gap

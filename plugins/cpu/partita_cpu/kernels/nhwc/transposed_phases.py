@@ -183,7 +183,16 @@ def _emit_apart(
     strided: _Strided,
     lines: Operand,
 ) -> None:
-    """Each phase across by a product of its own."""
+    """Each phase across by a product of its own.
+
+    Args:
+        b: The builder.
+        policy: Level, machine and threads.
+        phases: Phases of rows, and all of columns.
+        place: The image.
+        strided: The operator, and its strides.
+        lines: The result.
+    """
     (rows, across), (op, stride) = phases, strided
     outputs, x = op.w.shape[1], place.x
     for columns in across:
@@ -205,7 +214,16 @@ def _emit_joined(
     strided: _Strided,
     lines: Operand,
 ) -> None:
-    """All phases across as one pixel of so many times as many outputs."""
+    """All phases across as one pixel of so many times as many outputs.
+
+    Args:
+        b: The builder.
+        policy: Level, machine and threads.
+        phases: Phases of rows, and all of columns.
+        place: The image.
+        strided: The operator, and its strides.
+        lines: The result.
+    """
     (rows, across), (op, stride) = phases, strided
     outputs, x = op.w.shape[1], place.x
     images = _images(place, rows, joined_phase(across), stride[1] * outputs)

@@ -119,7 +119,19 @@ def _normalize_row(
     epsilon: float,
     centered: int,
 ) -> None:
-    """The same for a row of one block: to take slices of it takes as long as short rows do."""
+    """The same for a row of one block: to take slices of it takes as long as short rows do.
+
+    Args:
+        x: Rows, flat.
+        scale: For each column.
+        bias: For each column.
+        results: What is written.
+        row: The row.
+        n: Columns.
+        share: One over the columns.
+        epsilon: Added to the variance.
+        centered: Whether the mean is taken off.
+    """
     y, means, inverses = results
     first, none = row * n, like(x[0], 0)
     center, part, square = none, none, none
@@ -235,7 +247,22 @@ def _normalize_eights(
     tid: int,
     nt: int,
 ) -> int:
-    """Normalizes this thread's share of whole eights; yields how many rows all shares have."""
+    """Normalizes this thread's share of whole eights of rows.
+
+    Args:
+        sums: Rows, or two addends of them.
+        scale: For each column.
+        bias: For each column.
+        results: What is written.
+        sizes: Rows and columns.
+        kernel: Address of the kernel of eight rows.
+        epsilon: Added to the variance.
+        tid: This thread.
+        nt: All threads.
+
+    Returns:
+        How many rows all shares have.
+    """
     eights = sizes.outer // EIGHT
     first, stop = eights * tid // nt, eights * (tid + 1) // nt
     row = EIGHT * first

@@ -50,7 +50,14 @@ def _eights_kernel(
 ) -> int:
     """Address of a kernel for eight short rows, or sums, at a time, 0 where there is none.
 
-    With an arithmetic, results are laid out as its tiles.
+    Args:
+        b: The builder.
+        x: Rows.
+        outer: How many.
+        n: Columns.
+        centered: Whether the mean is taken off.
+        added: Whether rows are sums of two.
+        arithmetic: Of the tiles that results are laid out as; None if they are rows.
     """
     policy = native_policy(b.options)
     if x.dtype != FLOAT32 or policy is None or outer < EIGHT or n > LONGEST:
@@ -77,7 +84,17 @@ def _emit_tiles(
     epsilon: float,
     over: tuple[Operand, Operand] | None,
 ) -> None:
-    """Normalizes rows, or sums, so that results lie as tiles alone."""
+    """Normalizes rows, or sums, so that results lie as tiles alone.
+
+    Args:
+        b: The builder.
+        y: The result, which is there as tiles alone.
+        arithmetic: Of the tiles.
+        given: Rows or addends, factors, terms, and what is written.
+        rows: Sizes.
+        epsilon: Added to the variance.
+        over: A result and an argument in whose memory it may be made.
+    """
     sums, factors, terms, results = given
     tiles = b.empty((packed_lhs_size(rows.outer, rows.n, rows.planes),), np.uint16)
     lay_alone(b, y, arithmetic, tiles)
@@ -103,7 +120,15 @@ def _emit_rows(
 ) -> tuple[Operand, Operand, Operand]:
     """Normalized rows, their means and their inverse deviations.
 
-    With parts, two tensors of their shape, rows are first made the sum of these.
+    Args:
+        b: The builder.
+        x: The tensor.
+        scale: A factor for each column.
+        bias: A term for each column.
+        axis: The first axis of a row.
+        epsilon: Added to the variance.
+        centered: Whether the mean is taken off.
+        parts: Two tensors whose sum rows are first made.
     """
     rows_shape, row_shape = x.shape[:axis], x.shape[axis:]
     outer, n = math.prod(rows_shape), math.prod(row_shape)
@@ -146,7 +171,16 @@ def _emit_rows(
 def _with_statistics(
     b: Builder, node: Node, x: Operand, scale: Operand, bias: Operand | None, centered: bool
 ) -> tuple[Operand, Operand, Operand]:
-    """As `_emit_rows`; 16-bit floats have float32 statistics."""
+    """As `_emit_rows`; 16-bit floats have float32 statistics.
+
+    Args:
+        b: The builder.
+        node: The operation.
+        x: The tensor.
+        scale: A factor for each column.
+        bias: A term for each column.
+        centered: Whether the mean is taken off.
+    """
     axis = axis_of(b.node, node.attrs.get("axis", -1), x.ndim)
     kind = x.dtype
     x, scale = float32_of(b, x), float32_of(b, scale)
@@ -242,6 +276,16 @@ def _repeat(x: Array, y: Array) -> None:
 def _emit_planes(
     b: Builder, node: Node, x: Operand, scale: Operand, bias: Operand, groups: int
 ) -> Operand:
+    """Records a normalization of planes, over groups of channels.
+
+    Args:
+        b: The builder.
+        node: The operation.
+        x: The images (N, C, ...).
+        scale: A factor for each channel.
+        bias: A term for each channel.
+        groups: Of channels.
+    """
     y = b.empty(x.shape, x.dtype)
     if y.size:
         outer, channels, n = x.shape[0], x.shape[1], math.prod(x.shape[2:])

@@ -129,6 +129,17 @@ def _emit_tiles(
     sides: tuple[_Side, _Side],
     out: Operand,
 ) -> None:
+    """Records both products and the gate by tiles of AMX.
+
+    Args:
+        b: The builder.
+        policy: Level, machine and threads.
+        arithmetic: Of the tiles.
+        code: The activation of the gate.
+        x: Rows.
+        sides: Weights of the gate, and those that it gates.
+        out: Gets the result as tiles.
+    """
     rows, threads, planes = math.prod(x.shape[:-1]), policy.threads, arithmetic.planes
     terms, columns = sides[0].sizes.terms, sides[0].sizes.columns
     kernels = b.constant(packed_lhs_kernels(policy.level, arithmetic))

@@ -203,7 +203,16 @@ def _multiply_tile(tiles: Any, context: GatedContext, cut: _Cut) -> None:
 
 @loop
 def _finish_tile(out: Any, bias: Any, context: GatedContext, sums: int, t: int, block: int) -> None:
-    """Lays out a tile of the result."""
+    """Lays out a tile of the result.
+
+    Args:
+        out: The result.
+        bias: Terms of both products, by blocks.
+        context: What holds for all tiles.
+        sums: Address of the sums of both products.
+        t: The tile of rows.
+        block: The block of columns.
+    """
     rows = min(COLUMNS, context.p[ROWS] - t * COLUMNS)
     for half in range(-(-rows // HALF)):
         of_half = sums + half * TILE_BYTES // 2
@@ -214,7 +223,16 @@ def _finish_tile(out: Any, bias: Any, context: GatedContext, sums: int, t: int, 
 def _finish_half(
     out: Any, bias: Any, context: GatedContext, sums: int, half: int, block: int
 ) -> None:
-    """Lays out up to 16 rows of a tile of the result."""
+    """Lays out up to 16 rows of a tile of the result.
+
+    Args:
+        out: The result.
+        bias: Terms of both products, by blocks.
+        context: What holds for all tiles.
+        sums: Address of the sums of both products.
+        half: The half of a tile of rows.
+        block: The block of columns.
+    """
     p = context.p
     halves, blocks, tile_size = -(-p[ROWS] // HALF), p[BLOCKS], p[PLANES] * TILE
     place = half * blocks + block
@@ -242,7 +260,20 @@ def _repeat_unusual(
     tid: int,
     sums: int,
 ) -> None:
-    """Computes rows anew that hold infinity or NaN, which have no second parts."""
+    """Computes rows anew that hold infinity or NaN, which have no second parts.
+
+    Args:
+        x: Rows as floats; empty if they are there as tiles alone.
+        tiles: Rows as tiles.
+        out: The result.
+        gate: Weights of the gate.
+        other: Weights of what it gates.
+        context: What holds for all tiles.
+        both: Sizes of both.
+        area: The first tile of rows and the one behind the last; likewise blocks of columns.
+        tid: This thread.
+        sums: Address of memory for sums.
+    """
     top, bottom, first, last = area
     sizes, other_sizes = both
     p = context.p

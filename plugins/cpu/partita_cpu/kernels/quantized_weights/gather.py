@@ -186,7 +186,17 @@ def _gather_any(
     y: Array,
     place: tuple[int, int, int, int],
 ) -> None:
-    """The same for any axes and types; `place`: gather and quantize axis, block size, bits."""
+    """Gathers along any axis, of any types.
+
+    Args:
+        data: Quantized elements, as they are packed.
+        index: Which slices.
+        scales: Of the blocks.
+        zeros: Zero points of the blocks; None for the middle of the levels, or 0.
+        y: Gets the elements.
+        place: The axis of the slices and that of the blocks, elements of a block, bits of an
+            element.
+    """
     axis, blocked, size, bits = place
     levels = _levels(data, bits)
     count = levels.shape[axis]

@@ -85,5 +85,16 @@ def _round(
     unit: Any,
     zero: Any,
 ) -> Any:
-    """Some groups of so many terms; returns whether all are finite."""
+    """Rounds some groups of terms to bytes, and tells whether all are finite.
+
+    Args:
+        kernel: Address of the kernel.
+        source: Address of the terms.
+        to: Address of the bytes.
+        numbers: Address of the groups' scales and sums.
+        groups: How many.
+        group: Terms of a group.
+        unit: Terms that one sum is of.
+        zero: Added to each byte.
+    """
     return call_groups(kernel[0], (source, to, numbers, groups, group // unit, unit // STEP, zero))

@@ -185,7 +185,16 @@ def exact_level(b: Builder) -> Level | None:
 def _emit_exactly(
     b: Builder, both: Operand, inputs: MatMulInputs, sizes: BlockSizes, bias: Operand, y: Operand
 ) -> None:
-    """Multiplies rows and what 16 bits lose of them (`with_rests`), each as rows of their own."""
+    """Multiplies rows and what 16 bits lose of them (`with_rests`), each as rows of their own.
+
+    Args:
+        b: The builder.
+        both: Rows, and what is lost of them.
+        inputs: The operator's.
+        sizes: Of rows, columns and blocks.
+        bias: A term for each column.
+        y: The result.
+    """
     parts = b.empty((both.shape[0], sizes.columns), np.float32)
     _emit(b, both, inputs, sizes, b.zeros(sizes.columns, np.float32), parts)
     b.call(add_halves, b.flat(parts), b.flat(bias), b.flat(y), sizes.columns)
@@ -194,6 +203,16 @@ def _emit_exactly(
 def _emit(
     b: Builder, x: Operand, inputs: MatMulInputs, sizes: BlockSizes, bias: Operand, y: Operand
 ) -> None:
+    """Records the product in the way that the machine and the number of rows ask for.
+
+    Args:
+        b: The builder.
+        x: Rows.
+        inputs: The operator's.
+        sizes: Of rows, columns and blocks.
+        bias: A term for each column.
+        y: The result.
+    """
     rows = math.prod(x.shape[:-1])
     known = b.options if isinstance(b.options, PrecisionPolicy) else None
     threads = usable_processors() if known is None else known.threads
@@ -254,6 +273,18 @@ def _emit_unpacked(
     bias: Operand,
     y: Operand,
 ) -> None:
+    """Records a product of many rows, for which weights are unpacked block by block.
+
+    Args:
+        b: The builder.
+        policy: Level, machine and threads.
+        unpacked: What weights become.
+        x: Rows.
+        panels: Packed weights.
+        sizes: Of rows, columns and blocks.
+        bias: A term for each column.
+        y: The result.
+    """
     rows, threads, variant = math.prod(x.shape[:-1]), policy.threads, panels.variant
     level, kind = policy.level, block_exec_type(policy.level, sizes.bits)
     if unpacked.factor == Factors.QUADS.size:
@@ -316,6 +347,18 @@ def _emit_tiles(
     bias: Operand,
     y: Operand,
 ) -> None:
+    """Records a product by tiles of AMX, for which weights become bfloat16.
+
+    Args:
+        b: The builder.
+        policy: Level, machine and threads.
+        arithmetic: Of the tiles.
+        x: Rows.
+        panels: Packed weights.
+        sizes: Of rows, columns and blocks.
+        bias: A term for each column.
+        y: The result.
+    """
     rows, threads = math.prod(x.shape[:-1]), policy.threads
     kernels = b.constant(packed_lhs_kernels(policy.level, arithmetic))
     tiles = packed_lhs(b, x, rows, sizes.terms, arithmetic, kernels)

@@ -351,7 +351,17 @@ def _multiply_quantized(
     start: int,
     stop: int,
 ) -> None:
-    """Some rows times a panel, by kernels for several rows."""
+    """Some rows times a panel, by kernels for several rows.
+
+    Args:
+        quantized: Rows as bytes, with their scales.
+        arrays: Bias and result.
+        kernels: Addresses of kernels, by rows of a call.
+        sizes: Of rows, columns and blocks.
+        panel: Weights.
+        start: The first row.
+        stop: Behind the last one.
+    """
     whole, blocks = row_bytes_of(sizes), -(-sizes.terms // sizes.size)
     row = start
     while row < stop:

@@ -259,7 +259,17 @@ def _repeat_unusual(
     tid: int,
     share: Any,
 ) -> None:
-    """Computes rows anew that hold infinity or NaN, which have no second parts."""
+    """Computes rows anew that hold infinity or NaN, which have no second parts.
+
+    Args:
+        x: Rows as floats; empty if they are there as tiles alone.
+        lhs: Rows as tiles.
+        arrays: Weights, bias and result.
+        context: What holds for all tiles.
+        sizes: Of rows, columns and blocks.
+        tid: This thread.
+        share: The first tile of rows and the one behind the last; likewise blocks of columns.
+    """
     top, bottom, first, last = share
     steps, panels = context.p[STEPS], -(-sizes.columns // HALF)
     own = address(context.floats) + 4 * tid * floats_of_thread(sizes.size)

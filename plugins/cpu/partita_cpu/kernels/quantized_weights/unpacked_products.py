@@ -218,6 +218,14 @@ def _multiply_rows(
 
     Meanwhile the weights that come next are fetched, panel by panel: a processor does not guess
     where they are.
+
+    Args:
+        quantized: Rows as bytes, with their scales.
+        arrays: Bias and result.
+        kernels: Addresses of kernels, by rows of a call.
+        sizes: Of rows, columns and blocks.
+        unpacked: What weights have become.
+        place: The rows, the columns, and their weights.
     """
     factor, unit, width = unpacked.factor, unpacked.unit, unpacked.width
     padded, whole = -(-sizes.terms // sizes.size) * sizes.size, _row_bytes_of(sizes, unpacked)

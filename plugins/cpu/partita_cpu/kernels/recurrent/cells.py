@@ -192,7 +192,18 @@ def _lstm_row(
     step: int,
     row: int,
 ) -> None:
-    """The cell of one row at one step, unless its sequence has ended, and the row's output."""
+    """The cell of one row at one step, unless its sequence has ended, and the row's output.
+
+    Args:
+        x: Sums of the gates, which are overwritten.
+        memory: The state.
+        y: Output.
+        cell: Sizes, directions and activations.
+        input_forget: Whether the forget gate is one less the input gate.
+        d: The direction.
+        step: The step.
+        row: The row.
+    """
     peepholes, lengths, h, c, places = memory
     shape, reverse, codes, parameters, clip = cell
     n, at = shape[3], places[row]

@@ -296,6 +296,16 @@ def quantize_rows(rows: Any, levels: Any, count: int, n: int, width: int) -> Any
 
 @loop(inline=True)
 def _column(total: Any, zero: Any, factor: Any, level: Any, weights: Any, scale: Any) -> Any:
+    """One element of a product of bytes: the sum without its zero points, scaled.
+
+    Args:
+        total: The sum of products.
+        zero: The weights' zero point.
+        factor: What it is multiplied with: the row's length times its zero point, less its sum.
+        level: The row's zero point.
+        weights: The sum of the column's weights.
+        scale: Of rows and weights.
+    """
     rest = np.int32(np.int32(zero * factor) - np.int32(level * weights))
     return np.float32(np.int32(total + rest)) * scale
 

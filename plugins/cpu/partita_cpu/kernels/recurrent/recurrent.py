@@ -200,7 +200,19 @@ def _emit_input(
 def _emit_narrow_input(
     b: Builder, c: Cells, x: Operand, weights: Operand, bias: Operand | None, out: Operand
 ) -> bool:
-    """The same by the kernels of products, where those compute it in bfloat16."""
+    """The products of the input by kernels that compute in bfloat16, where there are any.
+
+    Args:
+        b: The builder.
+        c: Sizes.
+        x: The input (step, batch, element).
+        weights: Those of the input.
+        bias: Terms of the gates.
+        out: Gets the products.
+
+    Returns:
+        Whether it is done.
+    """
     policy = native_policy(b.options)
     images = Images.matrix(c.steps * c.batch, x.shape[2], c.width)
     known = all(given is None or given.const is not None for given in (weights, bias))

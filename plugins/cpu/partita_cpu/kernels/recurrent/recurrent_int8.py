@@ -107,7 +107,17 @@ def _emit_input(
     zeros: Operand,
     bias: Operand,
 ) -> Operand:
-    """The products of the quantized input, as float32 rows of whole panels."""
+    """The products of the quantized input, as float32 rows of whole panels.
+
+    Args:
+        b: The builder.
+        c: Sizes.
+        x: The input (step, batch, element).
+        weights: Quantized weights of the input.
+        scales: Theirs.
+        zeros: Their zero points.
+        bias: Terms of the gates.
+    """
     out = b.empty((c.directions, c.steps * c.batch, c.width), np.float32)
     if not out.size:
         return out

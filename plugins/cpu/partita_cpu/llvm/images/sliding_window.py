@@ -102,6 +102,17 @@ def window(
 
 
 def _add(f: Function, kind: str, v: str, lanes: int, x: str, w: str, total: str) -> str:
+    """Adds a tap to the running result of a window, and returns the new one.
+
+    Args:
+        f: The function.
+        kind: "convolve", "sum" or "max".
+        v: The vector's type.
+        lanes: Elements of the vector.
+        x: The tap.
+        w: Its weight.
+        total: The result so far.
+    """
     if kind == "convolve":
         return f.fma(lanes, x, w, total)
     if kind == "sum":

@@ -258,6 +258,16 @@ class _Run:
     def _span(
         self, device: int, name: str, now: float, us: float, kind: Kind, nbytes: int = 0
     ) -> float:
+        """Notes what a device does, and returns when it is done.
+
+        Args:
+            device: The device's index.
+            name: What the timeline shows.
+            now: When it begins, in microseconds from the request's start.
+            us: How long it takes, in microseconds.
+            kind: What it is.
+            nbytes: What it moves.
+        """
         label = self.problem.devices[device].name
         self.spans.append(Span(label, name, now, now + us, kind, nbytes))
         return now + us

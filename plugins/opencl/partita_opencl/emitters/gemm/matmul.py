@@ -126,6 +126,17 @@ def _streamed(
     residual: Operand | None,
     norm: Norm | None = None,
 ) -> Operand:
+    """Records a product of few rows of halves, whose weights are read once.
+
+    Args:
+        k: The kit.
+        node: The operation.
+        a: Rows (..., depth).
+        b: Weights (depth, columns).
+        bias: A term for each column.
+        residual: Added to the result, of its shape.
+        norm: How rows are normalized before.
+    """
     depth, columns = b.shape
     rows = a.size // depth
     single_precision = bool(node.attrs.get("single", False))
@@ -140,6 +151,16 @@ def _streamed(
 def _matmul(
     k: Kit, node: Node, a: Operand, b: Operand, bias: Operand | None, residual: Operand | None
 ) -> Operand:
+    """Records a product with what is fused into it, by the way that its types and shapes allow.
+
+    Args:
+        k: The kit.
+        node: The operation.
+        a: The left side.
+        b: The right side.
+        bias: A term for each column.
+        residual: Added to the result, of its shape.
+    """
     if a.ndim == 0 or b.ndim == 0 or a.shape[-1] != b.shape[max(0, b.ndim - 2)]:
         raise OperandError(
             f"Operation '{node.name}' ({node.model_kind}) cannot multiply shapes {list(a.shape)} "

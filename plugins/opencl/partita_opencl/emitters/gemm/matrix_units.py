@@ -134,7 +134,16 @@ def _launch(
     norm: Norm | None,
     product: Streamed,
 ) -> None:
-    """Records the launch of ``product_stream``."""
+    """Records the launch of ``product_stream``.
+
+    Args:
+        k: The kit.
+        how: How the product is cut over work-groups.
+        tile: What a work-group computes.
+        operands: What is read and written.
+        norm: How rows are normalized before; None if they are not.
+        product: Sizes, activation and limits.
+    """
     x, w, bias, residual, out = operands
     stream, activation, limits = product.stream, product.activation, k.tuning.limits
     steps = how.per_split // STREAM_DEEP

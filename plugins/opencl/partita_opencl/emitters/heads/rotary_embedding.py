@@ -52,7 +52,17 @@ def rotary_embedding_of_microsoft(
 def _turned(
     k: Kit, node: Node, x: Operand, positions: Operand | None, cosines: Operand, sines: Operand
 ) -> Operand:
-    """Records the turning of all heads."""
+    """Records the turning of all heads.
+
+    Args:
+        k: The kit.
+        node: The operation.
+        x: Heads (batch, head, token, size) or (batch, token, heads x size).
+        positions: Which row of the tables a token is turned by; None if tables have a row for each
+            token.
+        cosines: The table of cosines (position, half of what is turned).
+        sines: That of sines.
+    """
     batch, heads, tokens, size = _sizes(node, x, cosines)
     turned = 2 * cosines.shape[-1]
     rows = cosines.size // max(1, cosines.shape[-1])

@@ -182,7 +182,19 @@ def _attend_chunk(
 ) -> Any:
     """Goes through the keys that any query of a chunk sees, block by block.
 
-    Returns whether all of it can be computed so; there is no result if not.
+    Args:
+        cache: Keys and values.
+        queries: As they are given.
+        spans: For each sequence, the keys that there are.
+        terms: What is added to scores.
+        own: Memory of this thread.
+        kernels: Addresses of kernels.
+        table: Sizes.
+        cap: The bound of scores; 0 for none.
+        chunk: The queries.
+
+    Returns:
+        Whether all of it can be computed so; there is no result if not.
     """
     size, wide, rows = table[SIZE], table[COLUMNS], chunk.behind - chunk.first
     beyond, planes, unit = round_up(table[OUTPUTS], wide), table[PLANES], table[UNIT]
@@ -263,7 +275,20 @@ def _softmax_of_tile(
     block: Any,
     state: int,
 ) -> None:
-    """The softmax of the scores of some queries as far as it is known."""
+    """The softmax of the scores of some queries as far as it is known.
+
+    Args:
+        spans: For each sequence, the keys that there are.
+        terms: What is added to scores.
+        own: Memory of this thread.
+        kernels: Addresses of kernels.
+        table: Sizes.
+        cap: The bound of scores; 0 for none.
+        first: The first of the queries.
+        count: How many.
+        block: The head, its first key and the one behind the last, and columns with padding.
+        state: Address of the softmax so far.
+    """
     head, key, end, columns = block
     group, batch = table[GROUP], head // table[KV_HEADS]
     s, member = first // group, first % group

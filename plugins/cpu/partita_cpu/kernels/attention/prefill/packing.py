@@ -91,7 +91,17 @@ def pack_queries(
 def _turn_queries(
     given: NewHeads, spans: Array, head: int, first: int, behind: int, table: Array, rows: Array
 ) -> None:
-    """Writes queries as floats, one behind the other; those of padding are zeros."""
+    """Writes queries as floats, one behind the other; those of padding are zeros.
+
+    Args:
+        given: Queries as they are given, and what turns them.
+        spans: For each sequence, tokens before the new ones, and all of them.
+        head: The head of keys.
+        first: The first of its queries.
+        behind: Behind the last one.
+        table: Sizes.
+        rows: Gets them.
+    """
     size, count, members = table[SIZE], table[QUERIES], table[GROUP]
     batch, group = head // table[KV_HEADS], head % table[KV_HEADS]
     before = spans[2 * batch]
@@ -254,7 +264,16 @@ def _split(source: Any, rows: Any, count: Any, to: Any, length: Any, kernels: An
 
 @loop(inline=True)
 def _lay_out(first: Any, words: Any, room: Any, kernels: Any, table: Any, own: Any) -> None:
-    """Lays out some keys of a block, as wide as the kernel, from their rows in `own.piece`."""
+    """Lays out some keys of a block, as wide as the kernel, from their rows in `own.piece`.
+
+    Args:
+        first: The first key.
+        words: Of a key.
+        room: Words from key to key in `own.piece`.
+        kernels: Addresses of kernels.
+        table: Sizes.
+        own: Memory of this thread.
+    """
     wide = table[COLUMNS]
     side = min(SIDE, wide)
     deep = round_up(words, SIDE) if table[PLANES] == 0 else words
