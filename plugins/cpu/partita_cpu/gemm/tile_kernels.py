@@ -13,15 +13,13 @@ from partita_cpu.jit import llvm_kernel
 from partita_cpu.jit.dispatch import unit_address
 from partita_cpu.llvm import activations
 from partita_cpu.llvm.copies import int8_groups
-from partita_cpu.llvm.copies.transpose_block import SIDE
 from partita_cpu.llvm.images.depthwise_quads import PIXELS as QUAD_PIXELS
 from partita_cpu.llvm.images.sliding_window import WINDOW_PIXELS
 from partita_cpu.llvm.levels import Level
 from partita_cpu.llvm.module import blocks_part, groups_part, product_parts
-from partita_cpu.llvm.tiles import attend, attend_few, dot_unpacked, gate_tiles, unpack_quads
+from partita_cpu.llvm.tiles import dot_unpacked, gate_tiles, unpack_quads
 from partita_cpu.llvm.tiles.amx import tile_config
 from partita_cpu.llvm.tiles.amx_int8 import COLUMNS
-from partita_cpu.llvm.tiles.attend_few import Elements
 from partita_cpu.llvm.tiles.dot_blocks import Variant, Zeros, row_counts
 from partita_cpu.llvm.tiles.dot_int8 import PART, most_rows
 from partita_cpu.llvm.tiles.dot_unpacked import Factors
@@ -118,7 +116,7 @@ def _config(step: int) -> Array:
     return np.frombuffer(tile_config(step), np.uint8).copy()
 
 
-def _configure_tiles(table: Array, level: Level, step: int) -> None:
+def configure_tiles(table: Array, level: Level, step: int) -> None:
     """Fills the places of what tiles of AMX are given their sizes by, for such a step along k."""
     known = llvm_kernel.addresses(level)
     table[CONFIGURE], table[RELEASE] = known["configure"], known["release"]
@@ -206,7 +204,7 @@ def tile_kernels(
         widening = llvm_kernel.addresses(level, "_winograd_halves")
         table[NARROW], table[SCALE] = widening["widen_bf16"], widening["scale_bf16_widen"]
     if tiles:
-        _configure_tiles(table, level, step)
+        configure_tiles(table, level, step)
     _with_halves(table)
     for rows in range(1, most_rows + 1) if not tiles else ():
         table[FIRST + rows] = products[f"{kind}_first_{rows}"]
@@ -297,7 +295,7 @@ def packed_lhs_kernels(
         table[ACTIVATE_FLOATS] = unit_address(activate_floats)
     if float16:
         table[NARROW] = llvm_kernel.addresses(level, "_f16")["pack_f16"]
-    _configure_tiles(table, level, STEP)
+    configure_tiles(table, level, STEP)
     return table
 
 
@@ -345,7 +343,7 @@ def byte_kernels(level: Level, step: int = 2 * STEP) -> Array:
     if level.tiles:
         known = llvm_kernel.addresses(level)
         table[1], table[2] = known["bytes_1"], known["bytes_2"]
-        _configure_tiles(table, level, step // 2)
+        configure_tiles(table, level, step // 2)
     return table
 
 
@@ -453,63 +451,6 @@ def window_kernels(level: Level, kind: str, half: bool = False) -> Array:
     table = np.zeros(WINDOW_PIXELS[-1] + 1, np.int64)
     for pixels in WINDOW_PIXELS:
         table[pixels] = known[f"{kind}_halves_{pixels}" if half else f"{kind}_{pixels}"]
-    return table
-
-
-SOFTMAX, TRANSPOSE = 0, SLOTS
-"""Places that only kernels of attention have."""
-
-ATTENTION_SLOTS = SLOTS + 1
-
-
-@functools.cache
-def attention_kernels(level: Level, planes: int = 0) -> Array:
-    """The kernels of attention over a cache: those of `attend.products` by number of rows.
-
-    In the place of `SOFTMAX` that of the softmax, in the place of `TRANSPOSE` the one for a block
-    of keys whose sides are `SIDE`, or the columns of a tile if these are fewer; in that of
-    `NARROW_ROWS` the one that makes bfloat16 of rows of floats.
-
-    Args:
-        level: Whose kernels.
-        planes: 0 if they multiply floats, else of how many bfloat16 a factor is the sum: by tiles
-            of AMX one or two, elsewhere one where `attend.in_pairs` says so.
-    """
-    table = np.zeros(ATTENTION_SLOTS, np.int64)
-    base, known = llvm_kernel.addresses(level), llvm_kernel.addresses(level, "_attention")
-    tiles, end = planes > 0 and level.tiles, attend.PAIRED if planes else ""
-    if planes:
-        table[NARROW_ROWS] = base["narrow_bf16x3_rows" if planes > 1 else "narrow_bf16_rows"]
-    if tiles:
-        end = f"{attend.TILED}{planes}"
-        _configure_tiles(table, level, STEP)
-    for rows in range(1, (attend.TILE_ROWS if tiles else level.rows) + 1):
-        table[rows] = known[f"products{end}_{-(-rows // 16) if tiles else rows}"]
-    name = "transpose_32" if tile_columns(level) >= SIDE else "transpose_32_by_8"
-    table[SOFTMAX], table[TRANSPOSE] = known[f"online_softmax{end}"], base[name]
-    return table
-
-
-MOST_QUERIES, SCORES = 1, 2
-"""Places that only kernels of few queries have: how many of one's, and the first ones; sums of
-values come behind as many scores. The softmax is in the place of `SOFTMAX`."""
-
-
-@functools.cache
-def few_query_kernels(level: Level, elements: Elements) -> Array:
-    """The kernels of attention of few queries over a cache of such elements, by their number.
-
-    All is 0 where a level has none.
-    """
-    most = attend_few.most_queries(level)
-    table = np.zeros(SCORES + 2 * most, np.int64)
-    if not level.native:
-        return table
-    known = llvm_kernel.addresses(level, attend_few.part_of(elements))
-    table[SOFTMAX], table[MOST_QUERIES] = known["online_softmax"], most
-    for row in range(most):
-        table[SCORES + row] = known[f"scores_{row + 1}"]
-        table[SCORES + most + row] = known[f"sums_{row + 1}"]
     return table
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from int8_rows import decoded, encoded
 from sampling import examples
 
-from partita_cpu.gemm.tile_kernels import MOST_QUERIES, SCORES, few_query_kernels
+from partita_cpu.gemm.attention_kernels import MOST_QUERIES, SCORES, few_query_kernels
 from partita_cpu.llvm.levels import Level
 from partita_cpu.llvm.tiles.attend_few import Elements
 

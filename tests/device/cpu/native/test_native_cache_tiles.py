@@ -8,14 +8,8 @@ import pytest
 from cpu_levels import float_levels
 from ml_dtypes import bfloat16
 
-from partita_cpu.gemm.tile_kernels import (
-    CONFIG,
-    CONFIGURE,
-    RELEASE,
-    SOFTMAX,
-    attention_kernels,
-    tile_columns,
-)
+from partita_cpu.gemm.attention_kernels import SOFTMAX, attention_kernels
+from partita_cpu.gemm.tile_kernels import CONFIG, CONFIGURE, RELEASE, tile_columns
 from partita_cpu.llvm.tiles.attend import STATES, TILE_ROWS, TOGETHER, in_pairs, state_rows
 
 LEVELS = float_levels()[1:]

@@ -2,94 +2,43 @@
 
 Each key and value is read once for all queries of a block. Scores of a block of keys never leave
 the processor's cache; the softmax is carried on from block to block (Milakov and Gimelshein,
-Online normalizer calculation for softmax, 2018). Where heads are fewer than threads, keys are cut
-in parts as well, whose results a second step joins.
+Online normalizer calculation for softmax, 2018).
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from partita.lowering import Array
 from partita_cpu.jit.kernel import jit
 from partita_cpu.jit.loop_kernel import loop
-from partita_cpu.jit.record_arguments import KernelArray
+from partita_cpu.kernels.attention.cache_blocks import (
+    GROUP,
+    KV_HEADS,
+    OUTPUTS,
+    PLACES,
+    QUERIES,
+    ROWS,
+    SIZE,
+    Block,
+    Cache,
+    Results,
+    Terms,
+    bias_scores,
+    block_at,
+    count_blocks,
+    keys_of_block,
+    seen_keys,
+    store_results,
+)
 from partita_cpu.kernels.attention.cache_elements import CacheKernel, element, pitch, rescale
 from partita_cpu.scalar.instructions import add_in_any_order, like, muladd, wide_vectors
-from partita_cpu.scalar.math import exp_below_zero, row_maximum, tanh
-
-ROWS = 16
-"""Queries, of all heads of a group, that share the reading of a block of keys."""
+from partita_cpu.scalar.math import exp_below_zero, row_maximum
 
 BLOCK = 64
 """Keys of a block."""
-
-(
-    BATCHES,
-    KV_HEADS,
-    GROUP,
-    QUERIES,
-    SIZE,
-    OUTPUTS,
-    PLACES,
-    PARTS,
-    CAUSAL,
-    WINDOW,
-    BIASED,
-    BIAS_BATCH,
-    BIAS_HEAD,
-    BIAS_QUERY,
-    BIAS_KEYS,
-    SINK,
-    SINKS,
-) = range(17)
-"""What the table of `attend_cache` holds. GROUP: heads that share a head of keys and values; SIZE:
-of a key; OUTPUTS: size of a value; PLACES: of the cache; PARTS: in which keys are cut; WINDOW: most
-keys that a query sees, -1 for all; BIASED: whether there is a bias, then its strides, and how many
-keys it has; SINK: whether a number of its own is in each softmax; SINKS: whether heads have theirs.
-"""
-
-
-class Cache(NamedTuple):
-    """Keys and values, (B, KV_HEADS, places, SIZE or OUTPUTS), flat; int8 with rows' scales."""
-
-    keys: KernelArray
-    values: KernelArray
-
-
-class Terms(NamedTuple):
-    """What is added to scores, and what the softmax of each head has besides them; both flat."""
-
-    bias: KernelArray
-    sinks: KernelArray
-
-
-class Block(NamedTuple):
-    """Some queries of a head of keys and values, and one part of the keys.
-
-    Attributes:
-        head: Batch and head of keys and values.
-        first: The first query, counted through all heads of the group.
-        rows: Queries.
-        part: Of the keys.
-    """
-
-    head: int
-    first: int
-    rows: int
-    part: int
-
-
-class Results(NamedTuple):
-    """The result, (B, S, heads, OUTPUTS), flat.
-
-    And of parts of the keys, per query and head: the result, the largest score, the sum.
-    """
-
-    y: KernelArray
-    parts: KernelArray
 
 
 @loop
@@ -114,7 +63,7 @@ def attend_cache(
         terms: Not read unless the table says so.
         results: The result, or those of parts if keys are cut in several.
         scratch: `scratch_floats` for each thread.
-        table: As above.
+        table: Sizes, as `cache_blocks` names their places.
         cap: Bound of the scores through tanh; 0 for none.
         tid: This thread.
         nt: All threads; they share heads, blocks of queries, and parts of keys.
@@ -130,36 +79,6 @@ def attend_cache(
         chosen = block_at(unit, table)
         _attend_block(cache, queries, spans, terms, mine, table, cap, chosen)
         store_results(terms, results, mine[ROWS * BLOCK :], table, chosen)
-
-
-@loop(inline=True)
-def count_blocks(table: Any) -> Any:
-    """Blocks of all heads of keys and values, times the parts of these."""
-    blocks = -(-table[QUERIES] * table[GROUP] // ROWS)
-    return table[BATCHES] * table[KV_HEADS] * blocks * table[PARTS]
-
-
-@loop(inline=True)
-def block_at(unit: Any, table: Any) -> Any:
-    """One of them."""
-    parts, rows = table[PARTS], table[QUERIES] * table[GROUP]
-    blocks = -(-rows // ROWS)
-    block, head = unit // parts % blocks, unit // parts // blocks
-    first = rows * block // blocks
-    return Block(head, first, rows * (block + 1) // blocks - first, unit % parts)
-
-
-@loop(inline=True)
-def keys_of_block(spans: Any, table: Any, chosen: Any) -> Any:
-    """The first key of a block's part of those that any of its queries sees; the one behind."""
-    head, first, count, part = chosen
-    batch, group = head // table[KV_HEADS], table[GROUP]
-    low, _ = seen_keys(spans, batch, first // group, table)
-    high = spans[2 * batch + 1]
-    if table[CAUSAL]:
-        high = min(high, spans[2 * batch] + (first + count - 1) // group + 1)
-    length = max(high - low, 0)
-    return low + length * part // table[PARTS], low + length * (part + 1) // table[PARTS]
 
 
 @loop
@@ -233,44 +152,6 @@ def _attend_block(
 
 
 @loop(inline=True)
-def bias_scores(line: Any, terms: Any, table: Any, cap: Any, head: Any, row: Any, low: Any) -> None:
-    """Bounds the scores of a query, and adds its bias to them.
-
-    Args:
-        line: The scores.
-        terms: Has the bias.
-        table: Sizes, and whether there is a bias.
-        cap: Bound of the scores through tanh; 0 for none.
-        head: The head of keys, counted through all batches.
-        row: The row: of each query, the heads that share these keys lie side by side.
-        low: The first key.
-    """
-    if cap != 0:
-        bound_scores(line, cap)
-    if table[BIASED]:
-        add_bias(terms, table, head, row, low, line)
-
-
-@loop(inline=True)
-def seen_keys(spans: Any, batch: Any, s: Any, table: Any) -> Any:
-    """The first key that a query sees, and the one behind the last; none if it is padding.
-
-    Args:
-        spans: For each row of the batch, keys before this run and behind it; see `cache_spans`.
-        batch: Number of the row.
-        s: Number of the query in this run.
-        table: The step's numbers, of which `CAUSAL` and `WINDOW` are read.
-    """
-    before, after = spans[2 * batch], spans[2 * batch + 1]
-    place = before + s + 1
-    high = after if place <= after else 0
-    if table[CAUSAL]:
-        high = min(high, place)
-    low = max(high - table[WINDOW], 0) if table[WINDOW] >= 0 else 0
-    return low, high
-
-
-@loop(inline=True)
 def _four_rows(rows: Any, start: Any, step: Any, size: Any) -> Any:
     """Four rows of a flat cache from a place on, one behind the other."""
     return (
@@ -336,35 +217,6 @@ def _scores_of_pair(q: Any, other: Any, keys: Any, line: Any, lines: Any) -> Non
 
 
 @loop(inline=True)
-def bound_scores(line: Any, cap: Any) -> None:
-    """Keeps scores within a bound, through tanh."""
-    bound = like(line[0], cap)
-    for j in range(line.size):
-        line[j] = bound * tanh(line[j] / bound)
-
-
-@loop(inline=True)
-def add_bias(terms: Any, table: Any, head: Any, row: Any, low: Any, line: Any) -> None:
-    """Adds its bias to the scores of a query.
-
-    Args:
-        terms: Has the bias.
-        table: Sizes and strides.
-        head: The head of keys, counted through all batches.
-        row: The row: of each query, the heads that share these keys lie side by side.
-        low: The first key.
-        line: The scores.
-    """
-    group, kv_heads = table[GROUP], table[KV_HEADS]
-    batch, number = head // kv_heads, head % kv_heads * group + row % group
-    start = batch * table[BIAS_BATCH] + number * table[BIAS_HEAD]
-    start += row // group * table[BIAS_QUERY] + low
-    bias = terms.bias[start : start + line.size]
-    for j in range(line.size):
-        line[j] += bias[j]
-
-
-@loop(inline=True)
 def _update_softmax(line: Any, made: Any, tops: Any, sums: Any, r: Any) -> None:
     """The softmax of scores as far as it is known; what was added up before is made to fit it."""
     old, top = tops[r], row_maximum(line)
@@ -425,100 +277,6 @@ def _add_values_of_pair(line: Any, lines: Any, values: Any, made: Any, others: A
     if j < n:
         _add_values(line[j:], values[j * step :], made)
         _add_values(lines[j:], values[j * step :], others)
-
-
-@loop
-def store_results(terms: Terms, results: Results, made: Array, table: Array, chosen: Block) -> None:
-    """Brings what was made of a block to its place: the result's, or that of its part.
-
-    Args:
-        terms: See `attend_cache`.
-        results: Likewise.
-        made: Sums of values, behind `ROWS` of them largest scores, then sums of the softmax.
-        table: See `attend_cache`.
-        chosen: The block.
-    """
-    head, first, count, part = chosen
-    outputs, group, parts = table[OUTPUTS], table[GROUP], table[PARTS]
-    tops, sums = made[ROWS * outputs :], made[ROWS * (outputs + 1) :]
-    for r in range(count):
-        row = made[r * outputs : (r + 1) * outputs]
-        if parts == 1:
-            start = result_place(head, first + r, table)
-            target = results.y[start : start + outputs]
-            finish_row(row, tops[r], sums[r], terms, head, first + r, table, target)
-            continue
-        start = ((head * table[QUERIES] * group + first + r) * parts + part) * (outputs + 2)
-        target = results.parts[start : start + outputs + 2]
-        for i in range(outputs):
-            target[i] = row[i]
-        target[outputs], target[outputs + 1] = tops[r], sums[r]
-
-
-@loop(inline=True)
-def result_place(head: Any, row: Any, table: Any) -> Any:
-    """Where the result of a query and head starts; `row` counts both within a head of keys."""
-    group, kv_heads, outputs = table[GROUP], table[KV_HEADS], table[OUTPUTS]
-    batch, number = head // kv_heads, head % kv_heads * group + row % group
-    return ((batch * table[QUERIES] + row // group) * kv_heads * group + number) * outputs
-
-
-@loop(inline=True)
-def finish_row(
-    row: Any, top: Any, total: Any, terms: Any, head: Any, number: Any, table: Any, target: Any
-) -> None:
-    """Divides by the sum of the softmax; 0 for a query that sees no key.
-
-    Args:
-        row: OUTPUTS sums of values, by the powers of their scores.
-        top: The largest score.
-        total: The sum of the powers.
-        terms: Has what the softmax counts besides the keys.
-        head: Batch and head of keys and values.
-        number: The query, counted through all heads of the group.
-        table: As of `attend_cache`.
-        target: Receives the result.
-    """
-    if total == 0:
-        target[:] = 0
-        return
-    share = like(row[0], 1)
-    if table[SINK]:
-        group = table[GROUP]
-        own = like(row[0], 0)
-        if table[SINKS]:
-            own = terms.sinks[head % table[KV_HEADS] * group + number % group]
-        highest = own if own > top else top
-        share = exp_below_zero(top - highest)
-        total = total * share + exp_below_zero(own - highest)
-    share /= total
-    for i in range(target.size):
-        target[i] = row[i] * share
-
-
-@loop
-def join_parts(terms: Terms, results: Results, table: Array, tid: int, nt: int) -> None:
-    """Joins what `attend_cache` has left of parts of the keys."""
-    outputs, parts = table[OUTPUTS], table[PARTS]
-    rows = table[QUERIES] * table[GROUP]
-    units = table[BATCHES] * table[KV_HEADS] * rows
-    pitch = outputs + 2
-    for unit in range(units * tid // nt, units * (tid + 1) // nt):
-        found = results.parts[unit * parts * pitch : (unit + 1) * parts * pitch]
-        row, top, total = found[:outputs], found[outputs], found[outputs + 1]
-        for part in range(1, parts):
-            other = found[part * pitch : (part + 1) * pitch]
-            if other[outputs + 1] == 0:
-                continue
-            highest = other[outputs] if other[outputs] > top else top
-            mine, its = exp_below_zero(top - highest), exp_below_zero(other[outputs] - highest)
-            for i in range(outputs):
-                row[i] = row[i] * mine + other[i] * its
-            total = total * mine + other[outputs + 1] * its
-            top = highest
-        start = result_place(unit // rows, unit % rows, table)
-        target = results.y[start : start + outputs]
-        finish_row(row, top, total, terms, unit // rows, unit % rows, table, target)
 
 
 def scratch_floats(outputs: int) -> int:

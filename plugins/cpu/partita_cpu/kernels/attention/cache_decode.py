@@ -1,6 +1,6 @@
 """Attention of few queries over a cache, by kernels that read its rows as they lie.
 
-As in `cache_attention`, scores of a block of keys stay in the processor's cache and the softmax is
+As in `cache_blocks`, scores of a block of keys stay in the processor's cache and the softmax is
 carried on from block to block. Heads of a group share what is read of a key or value.
 """
 
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from partita.lowering import Array
-from partita_cpu.gemm.tile_kernels import MOST_QUERIES, SCORES, SOFTMAX
+from partita_cpu.gemm.attention_kernels import MOST_QUERIES, SCORES, SOFTMAX
 from partita_cpu.jit.deferred_numba import register_jitable
 from partita_cpu.jit.intrinsics.address_array import sizes_at
 from partita_cpu.jit.intrinsics.address_call import (
@@ -22,7 +22,7 @@ from partita_cpu.jit.intrinsics.address_call import (
 )
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
-from partita_cpu.kernels.attention.cache_attention import (
+from partita_cpu.kernels.attention.cache_blocks import (
     BIASED,
     GROUP,
     KV_HEADS,
@@ -51,12 +51,12 @@ _LINE = KEYS + 16
 """Floats from the scores of one query to those of the next: kernels write whole vectors."""
 
 ELEMENT_BYTES = 17
-"""What the table of `attend_few` holds besides that of `attend_cache`: bytes of an element of the
+"""What the table of `attend_few` holds besides that of `cache_blocks`: bytes of an element of the
 cache."""
 
 
 class Kernels(NamedTuple):
-    """`tile_kernels.few_query_kernels`, and flat memory: `decode_floats` for each thread."""
+    """`attention_kernels.few_query_kernels`, and flat memory: `decode_floats` for each thread."""
 
     addresses: KernelArray
     scratch: KernelArray
@@ -84,7 +84,7 @@ def attend_few(
         terms: What is added to scores; not read unless the table says so.
         results: The result, or those of parts if keys are cut in several.
         given: The kernels' addresses, and `decode_floats` of scratch memory for each thread.
-        table: Sizes, as `cache_attention` names their places.
+        table: Sizes, as `cache_blocks` names their places.
         cap: Bound of the scores through tanh; 0 for none.
         tid: This thread.
         nt: All threads; they share heads, blocks of queries, and parts of keys.

@@ -8,16 +8,11 @@ import numpy as np
 
 from partita.lowering import Builder, Operand
 from partita.lowering.shapes.symbolic_size import Number, evaluated, integers, settled
+from partita_cpu.gemm.attention_kernels import attention_kernels, few_query_kernels
 from partita_cpu.gemm.precision_policy import native_policy
-from partita_cpu.gemm.tile_kernels import Arithmetic, attention_kernels, few_query_kernels
-from partita_cpu.kernels.attention.cache_attention import (
-    Cache,
-    Results,
-    Terms,
-    attend_kernel,
-    join_parts,
-    scratch_floats,
-)
+from partita_cpu.gemm.tile_kernels import Arithmetic
+from partita_cpu.kernels.attention.cache_attention import attend_kernel, scratch_floats
+from partita_cpu.kernels.attention.cache_blocks import Cache, Results, Terms, join_parts
 from partita_cpu.kernels.attention.cache_decode import Kernels, decode_floats, decode_kernel
 from partita_cpu.kernels.attention.new_heads import NewHeads
 from partita_cpu.kernels.attention.prefill.attend_tiles import Target, prefill_kernel

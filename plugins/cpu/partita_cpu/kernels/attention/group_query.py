@@ -28,7 +28,7 @@ from partita_cpu.kernels.attention.cache_append import (
     append_kernel,
     scratch_floats,
 )
-from partita_cpu.kernels.attention.cache_attention import Cache
+from partita_cpu.kernels.attention.cache_blocks import Cache
 from partita_cpu.kernels.attention.cache_elements import CACHES
 from partita_cpu.kernels.attention.cache_spans import spans_of
 from partita_cpu.kernels.attention.cache_steps import (

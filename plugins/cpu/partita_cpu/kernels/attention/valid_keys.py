@@ -15,7 +15,7 @@ from partita.lowering.geometry.boxes import Box, strides_of
 from partita.lowering.shapes.symbolic_size import Number, integers
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.kernels.attention.attention_rows import NO_STAGE, Heads, Masking, check_sizes
-from partita_cpu.kernels.attention.cache_attention import Cache
+from partita_cpu.kernels.attention.cache_blocks import Cache
 from partita_cpu.kernels.attention.cache_elements import CACHES
 from partita_cpu.kernels.attention.cache_steps import Counts, Scoring, attend_places
 from partita_cpu.kernels.half import float32_of, narrow

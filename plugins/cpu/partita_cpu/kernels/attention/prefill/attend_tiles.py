@@ -2,7 +2,7 @@
 
 Keys and values of a block are packed once for all tiles of queries of a chunk. Scores of a tile
 never leave the processor's cache, and the softmax is carried on from block to block, as in
-`cache_attention`. Of a block that lies across the diagonal only the part below it is computed.
+`cache_blocks`. Of a block that lies across the diagonal only the part below it is computed.
 
 Where products are in bfloat16, queries, keys, values and what the softmax makes of scores are
 rounded to pairs of them, of neighbours along what is added up; sums and the softmax are in float32.
@@ -17,13 +17,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from partita.lowering import Array
+from partita_cpu.gemm.attention_kernels import ATTENTION_SLOTS, SOFTMAX
 from partita_cpu.gemm.nonfinite import LARGEST
-from partita_cpu.gemm.tile_kernels import ATTENTION_SLOTS, CONFIG, CONFIGURE, RELEASE, SOFTMAX
+from partita_cpu.gemm.tile_kernels import CONFIG, CONFIGURE, RELEASE
 from partita_cpu.jit.intrinsics.address_array import sizes_at
 from partita_cpu.jit.intrinsics.address_call import address, call_plain, call_products, call_softmax
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
-from partita_cpu.kernels.attention.cache_attention import (
+from partita_cpu.kernels.attention.cache_blocks import (
     BATCHES,
     BIASED,
     CAUSAL,
@@ -122,9 +123,9 @@ def attend_tiles(
         spans: Which keys there are; see `cache_spans`.
         terms: What is added to scores; not read unless the table says so.
         target: The result, and scratch memory of `floats_of` floats for each thread.
-        kernels: `tile_kernels.attention_kernels`; where factors are sums of two bfloat16, those for
-            floats lie behind them.
-        table: Sizes, as `cache_attention` names their places; likewise those for floats behind.
+        kernels: `attention_kernels.attention_kernels`; where factors are sums of two bfloat16,
+            those for floats lie behind them.
+        table: Sizes, as `cache_blocks` names their places; likewise those for floats behind.
         cap: Bound of the scores through tanh; 0 for none.
         tid: This thread.
         nt: All threads.

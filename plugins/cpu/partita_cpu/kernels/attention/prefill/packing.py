@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from partita.lowering import Array
-from partita_cpu.gemm.tile_kernels import NARROW_ROWS, TRANSPOSE
+from partita_cpu.gemm.attention_kernels import TRANSPOSE
+from partita_cpu.gemm.tile_kernels import NARROW_ROWS
 from partita_cpu.jit.intrinsics.address_array import floats_at, shorts_at, sizes_at
 from partita_cpu.jit.intrinsics.address_call import address, call_narrow_rows, call_transpose
 from partita_cpu.jit.loop_kernel import loop
-from partita_cpu.kernels.attention.cache_attention import (
+from partita_cpu.kernels.attention.cache_blocks import (
     GROUP,
     KV_HEADS,
     OUTPUTS,
@@ -67,7 +68,7 @@ def pack_queries(
         head: Batch and head of keys.
         first: The first query, counted through all heads of the group.
         behind: The one behind the last.
-        kernels: `tile_kernels.attention_kernels`.
+        kernels: `attention_kernels.attention_kernels`.
         table: Sizes, as for `attend_tiles`.
         own: The thread's memory; `own.queries` is written.
 
@@ -129,7 +130,7 @@ def pack_keys(
         keys: The cache, flat.
         place: The first one's place in it.
         count: How many keys.
-        kernels: `tile_kernels.attention_kernels`.
+        kernels: `attention_kernels.attention_kernels`.
         table: Sizes, as for `attend_tiles`.
         own: The thread's memory; `own.keys` is written.
     """
@@ -155,7 +156,7 @@ def pack_pairs_of_keys(
         keys: As there, like all that follows.
         place: The first one's place.
         count: How many keys.
-        kernels: `tile_kernels.attention_kernels`.
+        kernels: `attention_kernels.attention_kernels`.
         table: Sizes.
         own: The thread's memory.
 
@@ -212,7 +213,7 @@ def pack_pairs_of_values(
         values: As there, like all that follows.
         place: The first one's place.
         count: How many values.
-        kernels: `tile_kernels.attention_kernels`.
+        kernels: `attention_kernels.attention_kernels`.
         table: Sizes.
         own: The thread's memory.
 
@@ -253,7 +254,7 @@ def _split(source: Any, rows: Any, count: Any, to: Any, length: Any, kernels: An
         count: Floats of a row.
         to: Address of the first result, and bytes to the next one.
         length: Of each part of a result.
-        kernels: `tile_kernels.attention_kernels`.
+        kernels: `attention_kernels.attention_kernels`.
 
     Returns:
         The largest magnitude of a float as its bits.
