@@ -28,12 +28,14 @@ from partita_cpu.kernels.quantized_weights.group_rows import GroupSizes, quantiz
 from partita_cpu.kernels.quantized_weights.panels import pack_weights
 from partita_cpu.kernels.quantized_weights.row_products import (
     BlockArrays,
-    RowLayout,
     RowSizes,
     multiply_blocks,
+    scratch_floats,
+)
+from partita_cpu.kernels.quantized_weights.row_quantization import (
+    RowLayout,
     quantize_rows,
     row_bytes,
-    scratch_floats,
 )
 from partita_cpu.kernels.quantized_weights.scale_levels import widen_levels
 from partita_cpu.kernels.quantized_weights.six_bits import pack_sixes

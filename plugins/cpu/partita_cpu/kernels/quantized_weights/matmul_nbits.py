@@ -37,12 +37,14 @@ from partita_cpu.kernels.quantized_weights.panels import BlockSizes, Panels, pac
 from partita_cpu.kernels.quantized_weights.row_products import (
     MOST_ROWS,
     BlockArrays,
-    RowLayout,
     RowSizes,
     multiply_blocks,
+    scratch_floats,
+)
+from partita_cpu.kernels.quantized_weights.row_quantization import (
+    RowLayout,
     quantize_rows,
     row_bytes,
-    scratch_floats,
 )
 from partita_cpu.kernels.quantized_weights.split_rows import add_halves, with_rests
 from partita_cpu.kernels.quantized_weights.term_order import in_order
