@@ -36,6 +36,8 @@ A message says what failed (names quoted), what was found or is allowed, and wha
 from __future__ import annotations
 
 import contextlib
+import itertools
+import sys
 from typing import TYPE_CHECKING
 
 from partita.printable import printable
@@ -204,18 +206,26 @@ def raised_as(
 ) -> Iterator[None]:
     """Converts whatever a plugin's code raises in the block to an error of Partita.
 
+    What a plugin makes of a ``KeyboardInterrupt`` is the interrupt itself: who asked it would take
+    an error for a refusal, and go on with another device.
+
     Args:
         kind: The error to raise.
         what: What failed; the message continues with the original one.
         passing: Errors that are not converted.
+
+    Raises:
+        KeyboardInterrupt: What was raised comes of one in the block.
     """
+    before = sys.exc_info()[1]
     try:
         yield
-    except passing as error:
-        if message_of(error) is None:  # nobody could tell it
-            raise kind(f"{what}: {in_words(error)}") from error
-        raise
     except PLUGIN_FAILURES as error:
+        since = itertools.takewhile(lambda one: one is not before, causes(error, meanwhile=True))
+        if any(isinstance(one, KeyboardInterrupt) for one in since):
+            raise KeyboardInterrupt from error
+        if isinstance(error, passing) and message_of(error) is not None:
+            raise
         raise kind(f"{what}: {in_words(error)}") from error
 
 

@@ -181,6 +181,52 @@ def test_a_device_that_does_not_take_the_model_is_told(clock, fault):
         assert compiled.explain()["b"].refused["G"].code is ov.ReasonCode.UNSUPPORTED_OP
 
 
+class InterruptedDevice(SlowDevice):
+    """A device whose compile an interrupt ends, as long as it is `interrupted`."""
+
+    interrupted = True
+
+    def compile_model(self, model, properties):
+        if self.interrupted:
+            try:
+                raise KeyboardInterrupt
+            except KeyboardInterrupt as error:
+                raise ov.errors.CompileError("the compiler was ended") from error
+        return super().compile_model(model, properties)
+
+
+@pytest.mark.parametrize("device", ["AUTO:G", "MULTI:G,C", "MULTI:C,G", "BATCH:G", "HETERO:G,C"])
+def test_an_interrupted_compile_is_no_refusal(device, clock):
+    gpu, cpu = InterruptedDevice("G", kind="gpu"), SlowDevice("C", kind="cpu")
+    gpu.clock = cpu.clock = clock
+    core = core_with(gpu, cpu)
+    with pytest.raises(KeyboardInterrupt):
+        core.compile_model(CHAIN, device)
+    gpu.interrupted = False
+    compiled = core.compile_model(CHAIN, device)
+    np.testing.assert_allclose(compiled({"x": X})[0], ANSWER)
+    assert not [note for note in compiled.explain().notes if "ended" in note]
+
+
+def test_an_interrupted_compile_in_the_background_ends_the_choice(clock):
+    gpu, cpu = InterruptedDevice("G", kind="gpu"), SlowDevice("C", kind="cpu")
+    gpu.clock = cpu.clock = clock
+    core = core_with(gpu, cpu)
+    compiled = settled(core.compile_model(CHAIN, "AUTO:G,C"))
+    np.testing.assert_allclose(compiled({"x": X})[0], ANSWER)
+    assert compiled.execution_devices == ["C"]
+    assert "C stays: an interrupt ended the choice" in compiled.explain().notes
+    gpu.interrupted = False
+    assert settled(core.compile_model(CHAIN, "AUTO:G,C")).execution_devices == ["G"]
+
+
+def test_without_startup_fallback_an_interrupted_compile_is_told(clock):
+    gpu, cpu = InterruptedDevice("G", kind="gpu"), SlowDevice("C", kind="cpu")
+    gpu.clock = cpu.clock = clock
+    with pytest.raises(KeyboardInterrupt):
+        core_with(gpu, cpu).compile_model(CHAIN, "AUTO:G,C", {"ENABLE_STARTUP_FALLBACK": False})
+
+
 def test_a_device_that_fails_while_it_is_measured_is_not_taken(clock):
     core, *_ = two(clock, fails_at_run=[1])
     compiled = settled(core.compile_model(CHAIN, "AUTO:G,C"))

@@ -574,6 +574,43 @@ def test_an_interrupt_passes_through_plugins():
         core.query_model(neg(), "TOY")
 
 
+def broken_off():
+    """What a plugin may make of an interrupt."""
+    try:
+        raise KeyboardInterrupt
+    except KeyboardInterrupt as error:
+        raise CompileError("the compiler was ended") from error
+
+
+def lost_while_cleaning_up():
+    try:
+        raise KeyboardInterrupt
+    finally:
+        raise ValueError("no such file")
+
+
+@pytest.mark.parametrize("made", [broken_off, lost_while_cleaning_up])
+def test_what_a_plugin_makes_of_an_interrupt_is_the_interrupt(made):
+    plugin = ToyDevice()
+    plugin.compile_model = plugin.query_model = lambda *_: made()
+    core = core_with(plugin)
+    with pytest.raises(KeyboardInterrupt):
+        core.compile_model(neg(), "TOY")
+    with pytest.raises(KeyboardInterrupt):
+        core.query_model(neg(), "TOY")
+
+
+def test_an_error_of_a_plugin_that_is_asked_after_an_interrupt_is_an_error():
+    plugin = ToyDevice()
+    plugin.compile_model = raising(ValueError("no such file"))
+    core = core_with(plugin)
+    try:
+        raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        with pytest.raises(CompileError, match="no such file"):
+            core.compile_model(neg(), "TOY")
+
+
 @pytest.mark.parametrize("name", [[], {}, 5, np.arange(3), bytearray(b"a")])
 def test_names_of_properties_are_texts(name):
     core = core_with(ToyDevice())

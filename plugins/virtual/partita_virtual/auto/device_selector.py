@@ -45,22 +45,6 @@ class SelectedDevice:
     reason: Reason
 
 
-def _later(method: Callable[..., None], *args: Any) -> None:
-    """Calls a method in the background, unless nobody holds its object any more by then.
-
-    Models that are compiled and dropped, one after another, would leave compiles behind that others
-    wait for, and the end of the process.
-    """
-    held = weakref.WeakMethod(method)
-
-    def call() -> None:
-        found = held()
-        if found is not None:
-            found(*args)
-
-    threads.submit(call)
-
-
 class DeviceSelector:
     """What the requests of one model share.
 
@@ -104,7 +88,7 @@ class DeviceSelector:
         if not self._rivals:
             return
         if properties.ENABLE_STARTUP_FALLBACK:
-            _later(self._compile_rivals)
+            self._later(self._compile_rivals)
         else:
             self._compile_rivals()
 
@@ -149,6 +133,27 @@ class DeviceSelector:
             return names[: names.index(device)]
         return [n for n in names if n != device and not self._candidates.is_last_resort(n)]
 
+    def _later(self, task: Callable[..., None], *args: Any) -> None:
+        """Does a task of the choice in the background, unless nobody holds the model by then.
+
+        Models that are compiled and dropped, one after another, would leave compiles behind that
+        others wait for, and the end of the process. A task that a device ends by
+        ``KeyboardInterrupt`` ends the choice: Ctrl-C itself is raised on the main thread.
+        """
+        held, own = weakref.WeakMethod(task), weakref.ref(self)
+
+        def call() -> None:
+            found, selector = held(), own()
+            if found is None or selector is None:
+                return
+            try:
+                found(*args)
+            except KeyboardInterrupt:
+                selector._note(f"{selector.present.device} stays: an interrupt ended the choice")
+                selector._close()
+
+        threads.submit(call)
+
     @property
     def is_open(self) -> bool:
         """Whether other devices may still take over."""
@@ -187,7 +192,7 @@ class DeviceSelector:
             is_first, self._shapes = self._shapes is None, shapes
             ready = bool(self._contenders)
         if is_first and ready:
-            _later(self._measure, shapes)
+            self._later(self._measure, shapes)
 
     def _measure(self, shapes: Shapes) -> None:
         """Lets the fastest device take over."""
