@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import onnx
 
+from partita.shapes.cache_length import may_grow
 from partita_reference.decoder import CACHE_STAYS, MICROSOFT
 
 
@@ -40,10 +41,10 @@ def tell_declared_shapes(graph: onnx.GraphProto) -> None:
     for node in graph.node:
         if (node.domain, node.op_type) == (MICROSOFT, "GroupQueryAttention"):
             past, present = (
-                shapes.get(names[place]) if place < len(names) else None
+                _places(shapes.get(names[place])) if place < len(names) else None
                 for names, place in ((node.input, 3), (node.output, 1))
             )
-            if _are_as_long(past, present):
+            if not may_grow(past, present):
                 node.attribute.append(onnx.helper.make_attribute(CACHE_STAYS, 1))
         elif (node.domain, node.op_type) == ("", "Loop"):
             carried = max(len(node.input) - 2, 0)
@@ -54,9 +55,9 @@ def tell_declared_shapes(graph: onnx.GraphProto) -> None:
                         row.type.tensor_type.shape.dim.extend(shapes[stacked].dim[1:])
 
 
-def _are_as_long(past: onnx.TensorShapeProto | None, present: onnx.TensorShapeProto | None) -> bool:
-    """Whether two caches (batch, heads, places, size) have as many places in every run."""
-    if past is None or present is None or not len(past.dim) == len(present.dim) == 4:
-        return False
-    told = [(one.dim[2].dim_value, one.dim[2].dim_param) for one in (past, present)]
-    return told[0] == told[1] != (0, "")
+def _places(shape: onnx.TensorShapeProto | None) -> int | str | None:
+    """How many places a model says that a cache (batch, heads, places, size) has."""
+    if shape is None or len(shape.dim) != 4:
+        return None
+    length = shape.dim[2]
+    return length.dim_value if length.HasField("dim_value") else length.dim_param or None

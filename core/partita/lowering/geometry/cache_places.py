@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from partita.lowering.graph import Node
+from partita.lowering.graph import Node, Value
 from partita.lowering.shapes.symbolic_size import Number, evaluated
+from partita.shapes.cache_length import may_grow
 
 
 def present_places(past: Number, queries: Number, total: Number) -> Number:
@@ -18,11 +19,14 @@ def present_places(past: Number, queries: Number, total: Number) -> Number:
 
 
 def grows(node: Node) -> bool:
-    """Whether a model says of a GroupQueryAttention that present has another length than past.
+    """Whether present may be longer than past by what a model says of a GroupQueryAttention.
 
     Then the total length decides, and has to be known when a program is made.
     """
-    past, present = node.input(3), node.outputs[1] if len(node.outputs) > 1 else None
-    shapes = [None if value is None else value.shape for value in (past, present)]
-    lengths = [None if shape is None or len(shape) != 4 else shape[2] for shape in shapes]
-    return None not in lengths and lengths[0] != lengths[1]
+    present = node.outputs[1] if len(node.outputs) > 1 else None
+    return may_grow(_length(node.input(3)), _length(present))
+
+
+def _length(cache: Value | None) -> int | str | None:
+    shape = None if cache is None else cache.shape
+    return shape[2] if shape is not None and len(shape) == 4 else None

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from partita.model.port import Dim, value_shape
 from partita.model.value_uses import attributes
+from partita.shapes.cache_length import may_grow
 
 if TYPE_CHECKING:
     import onnx
@@ -293,7 +294,7 @@ def _widened(
 def _group_query_attention(writer: ModelWriter, graph: onnx.GraphProto, node: ir.Node) -> None:
     """Present is as long as past unless the total length follows from shapes and may be more.
 
-    Or the model calls both lengths differently.
+    Or nothing that the model says of both lengths keeps it as long.
     """
     heads, kv_heads = (_integer(node, name, 0) for name in ("num_heads", "kv_num_heads"))
     size, packed = _dimension(node, 3, 3), _dimension(node, 0, 2)
@@ -311,17 +312,15 @@ def _group_query_attention(writer: ModelWriter, graph: onnx.GraphProto, node: ir
 
 
 def _stays_as_long(node: ir.Node, past: int, present: int) -> bool:
-    """Whether nothing that a model says of a cache lets runs make it longer.
+    """Whether nothing that a model says of a cache lets runs make it longer."""
+    return not may_grow(_places(node.inputs, past), _places(node.outputs, present))
 
-    Other symbols do; numbers are claims, which are stale where a model was given another context.
-    """
-    values = (
-        all_of[place] if place < len(all_of) else None
-        for all_of, place in ((node.inputs, past), (node.outputs, present))
-    )
-    shapes = (None if value is None else value_shape(value) for value in values)
-    given, made = (None if shape is None or len(shape) != 4 else shape[2] for shape in shapes)
-    return given == made or not (isinstance(given, str) and isinstance(made, str))
+
+def _places(values: Sequence[ir.Value | None], place: int) -> int | str | None:
+    """How long a model says that a cache is."""
+    value = values[place] if place < len(values) else None
+    shape = None if value is None else value_shape(value)
+    return shape[2] if shape is not None and len(shape) == 4 else None
 
 
 def _mat_mul_n_bits(writer: ModelWriter, graph: onnx.GraphProto, node: ir.Node) -> None:

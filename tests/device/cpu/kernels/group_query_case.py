@@ -6,6 +6,7 @@ from unittest import mock
 
 import numpy as np
 from judge import onnxruntime_results
+from onnx import helper
 from onnx.reference import ReferenceEvaluator
 from single_op import model_of, normal, run_shared
 
@@ -57,9 +58,15 @@ class Case:
         given = [self.inputs[name] for name in NAMES]
         while given[-1] is None:
             given.pop()
-        return model_of(
+        model = model_of(
             "GroupQueryAttention", given, outputs=3, domain="com.microsoft", **self.attributes
         )
+        for cache in (*model.graph.input, *model.graph.output):
+            if cache.name in ("x3", "x4", "y1", "y2"):
+                kind = cache.type.tensor_type.elem_type
+                shape = [None, None, "places", None]  # of a fixed capacity
+                cache.CopyFrom(helper.make_tensor_value_info(cache.name, kind, shape))
+        return model
 
     def feeds(self):
         found = [self.inputs[name] for name in NAMES]
