@@ -30,11 +30,13 @@ class Mean(OpRun):
 
 
 class OneHot(OpRun):
-    """The original computes with the two values, and leaves fractions of indices as they are."""
+    """The original takes scalars, computes with the two values, and leaves indices' fractions."""
 
     def _run(
         self, indices: Array, depth: Array, values: Array, axis: int | None = None
     ) -> tuple[Array]:
+        if not np.ndim(indices):
+            raise ValueError("indices are to have a dimension")
         count = int(np.asarray(depth).reshape(-1)[0])
         whole = indices.astype(np.int64)  # as ONNX says of indices that are no integers
         places = np.where(whole < 0, whole + count, whole)[..., None]

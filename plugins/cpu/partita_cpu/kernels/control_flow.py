@@ -9,7 +9,7 @@ import numpy as np
 
 from partita.errors import InputError, OperandError
 from partita.lowering import Array, Builder, Graph, Node, Operand, Value
-from partita_cpu.kernels.movement.rearrange import axis_of
+from partita.lowering.geometry.axes import axis_of
 from partita_cpu.kernels.operator_table import ANY, BOOL, INT64, kernel
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from partita.contract.query import Reason, ReasonCode
 from partita.errors import OperandError
 from partita.lowering import Node, Operand
+from partita.lowering.geometry.axes import axis_of
 from partita.lowering.geometry.boxes import Box, strides_of
 from partita.lowering.geometry.broadcasting import broadcast
 from partita.lowering.shapes.symbolic_size import holds_sizes, integer
@@ -31,39 +32,18 @@ _JOINED = 8
 """Tensors that one launch joins."""
 
 
-def axis_of(node: Node, rank: int, default: int = 0, name: str = "axis") -> int:
-    """A node's axis, counted from the front.
+def own_axis(node: Node, rank: int, default: int = 0) -> int:
+    """A node's attribute `axis`, counted from the front.
 
     Args:
         node: Whose attribute it is.
         rank: Dimensions of the input.
         default: The axis where the attribute is left out.
-        name: Of the attribute.
 
     Raises:
         OperandError: There is no such axis.
     """
-    return one_axis(node, node.attrs.get(name, default), rank, name)
-
-
-def one_axis(node: Node, axis: int, rank: int, name: str = "axis") -> int:
-    """An axis that an attribute or a tensor names, counted from the front.
-
-    Args:
-        node: Named by the error.
-        axis: From ``-rank`` to ``rank - 1``.
-        rank: Dimensions of the input.
-        name: What the error calls it.
-
-    Raises:
-        OperandError: There is no such axis.
-    """
-    if not -rank <= axis < max(rank, 1):
-        raise OperandError(
-            f"Operation '{node.name}' ({node.model_kind}) has {name} {axis}; its input has rank "
-            f"{rank}."
-        )
-    return int(axis) % max(rank, 1)
+    return axis_of(node, node.attrs.get("axis", default), rank)
 
 
 @operator("Transpose", types=MOVED)
@@ -76,9 +56,9 @@ def transpose_op(k: Kit, node: Node, x: Operand) -> Operand:
 @operator("Concat", types=MOVED)
 def concat(k: Kit, node: Node, *inputs: Operand) -> Operand:
     """Joins tensors along an axis."""
+    axis = own_axis(node, inputs[0].ndim, 1)
     if len(inputs) == 1:
         return inputs[0]
-    axis = axis_of(node, inputs[0].ndim, 1)
     shape = list(inputs[0].shape)
     shape[axis] = sum(x.shape[axis] for x in inputs)
     y = k.empty(shape, inputs[0].dtype)
@@ -130,7 +110,7 @@ def _join_rows(k: Kit, axis: int, inputs: Sequence[Operand], y: Operand) -> None
 @operator("Split", types={0: MOVED, 1: INDICES}, values=(1,), outputs=None)
 def split(k: Kit, node: Node, x: Operand, sizes: Operand | None = None) -> tuple[Operand, ...]:
     """Cuts a tensor along an axis."""
-    axis = axis_of(node, x.ndim)
+    axis = own_axis(node, x.ndim)
     if sizes is not None:
         parts = [integer(n) for n in k.value(sizes).reshape(-1)]
     elif node.attrs.get("split"):
@@ -171,7 +151,7 @@ def slice_op(
     stride = [1] * len(begin) if steps is None else k.value(steps).ravel().tolist()
     if 0 in stride:
         raise OperandError(f"Operation '{node.name}' (Slice) has a step of 0.")
-    return slice_box(k, x, begin, end, [one_axis(node, n, x.ndim) for n in along], stride)
+    return slice_box(k, x, begin, end, [axis_of(node, n, x.ndim) for n in along], stride)
 
 
 @operator("Slice", types=MOVED, until=9)
@@ -179,7 +159,7 @@ def slice_by_attributes(k: Kit, node: Node, x: Operand) -> Operand:
     """A box of a tensor, given by attributes."""
     begin, end = node.attrs["starts"], node.attrs["ends"]
     along = node.attrs.get("axes") or list(range(len(begin)))
-    along = [one_axis(node, n, x.ndim) for n in along]
+    along = [axis_of(node, n, x.ndim) for n in along]
     return slice_box(k, x, begin, end, along, [1] * len(begin))
 
 
@@ -230,7 +210,7 @@ def pad(
     """Adds borders, or cuts them off where a pad is negative."""
     amounts = [integer(n) for n in k.value(pads).reshape(-1)]
     named = range(x.ndim) if axes is None else k.value(axes).reshape(-1).tolist()
-    along = [one_axis(node, n, x.ndim) for n in named]
+    along = [axis_of(node, n, x.ndim) for n in named]
     before, after = [0] * x.ndim, [0] * x.ndim
     for n, axis in enumerate(along):
         before[axis], after[axis] = amounts[n], amounts[n + len(along)]

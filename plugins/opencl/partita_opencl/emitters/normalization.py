@@ -14,7 +14,7 @@ from partita.lowering import Array, Node, Operand
 from partita.lowering.nhwc.conversion import DOMAIN
 from partita.lowering.shapes.symbolic_size import evaluated, settled
 from partita_opencl.emitters.elementwise import apply
-from partita_opencl.emitters.movement import axis_of
+from partita_opencl.emitters.movement import own_axis
 from partita_opencl.emitters.operator_table import operator
 from partita_opencl.launches.emitter_kit import Argument, Kit, f32, i32, i64, ints, is_half
 from partita_opencl.launches.tensor_moves import expand
@@ -207,7 +207,7 @@ def layer_normalization(
 ) -> Operand:
     """Rows are the dimensions from the axis on; attribute ``single`` asks for float32."""
     in_single = bool(node.attrs.get("single", False))
-    axis = axis_of(node, x.ndim, -1)
+    axis = own_axis(node, x.ndim, -1)
     tail = x.shape[axis:]
     epsilon = node.number("epsilon", 1e-5)
     if _is_short(k, x, tail, scale, bias):
@@ -331,7 +331,7 @@ def _zeros(array: Array) -> Array:
 @operator("SimplifiedLayerNormalization", domain="com.microsoft", check=_weights_of_rows)
 def rms_normalization(k: Kit, node: Node, x: Operand, scale: Operand) -> Operand:
     """Rows divided by the root of their mean square; the result has the type of the scale."""
-    axis = axis_of(node, x.ndim, -1)
+    axis = own_axis(node, x.ndim, -1)
     tail = x.shape[axis:]
     epsilon = node.number("epsilon", 1e-5)
     rows, factor = node.inputs[:2]

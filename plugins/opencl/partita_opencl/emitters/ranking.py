@@ -10,7 +10,7 @@ from partita.errors import OperandError
 from partita.lowering import Node, Operand
 from partita.lowering.kernel_table import INT64
 from partita.lowering.shapes.symbolic_size import integer
-from partita_opencl.emitters.movement import axis_of
+from partita_opencl.emitters.movement import own_axis
 from partita_opencl.emitters.operator_table import FLOATS, DTypes, operator
 from partita_opencl.launches.emitter_kit import Kit, ctype_of, i32
 from partita_opencl.launches.tensor_moves import transpose
@@ -21,7 +21,7 @@ _TYPES: DTypes = FLOATS | INT64 | frozenset({np.dtype(np.int32)})
 @operator("TopK", types={0: _TYPES, 1: INT64}, values=(1,), since=10, outputs=2)
 def top_k(k: Kit, node: Node, x: Operand, count: Operand) -> tuple[Operand, Operand]:
     """The k largest or smallest elements along an axis, and where they are; the first of equals."""
-    axis = axis_of(node, x.ndim, -1)
+    axis = own_axis(node, x.ndim, -1)
     number = integer(k.value(count).reshape(-1)[0])
     if not 0 <= number <= x.shape[axis]:
         raise OperandError(

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from partita.lowering import Node, Operand
+from partita.lowering.geometry.axes import axis_of
 from partita.lowering.kernel_table import refused_choice
 from partita_opencl.emitters.elementwise import apply
-from partita_opencl.emitters.movement import axis_of, one_axis
+from partita_opencl.emitters.movement import own_axis
 from partita_opencl.emitters.operator_table import FLOATS, INDICES, NUMBERS, operator
 from partita_opencl.launches.emitter_kit import Kit, ctype_of, f32, i32, i64, is_half
 from partita_opencl.launches.tensor_moves import transpose
@@ -164,7 +165,9 @@ def _axes(k: Kit, node: Node, x: Operand, axes: Operand | None) -> list[int] | N
     given = node.attrs.get("axes") if axes is None else k.value(axes).reshape(-1).tolist()
     if not given:
         return None if node.attrs.get("noop_with_empty_axes", 0) else list(range(x.ndim))
-    return sorted({one_axis(node, axis, x.ndim) for axis in given})
+    if not x.ndim:
+        return []  # as onnxruntime: any axis of a scalar
+    return sorted({axis_of(node, axis, x.ndim) for axis in given})
 
 
 def _arranged(k: Kit, x: Operand, axes: Sequence[int]) -> Operand:
@@ -242,7 +245,7 @@ def log_sum_exp(k: Kit, node: Node, x: Operand, axes: Operand | None = None) -> 
 @operator("LpNormalization", check=lambda node: refused_choice(node, "p", 2, 1))
 def lp_normalization(k: Kit, node: Node, x: Operand) -> Operand:
     """Elements divided by the norm of those along an axis; zeros where it is 0."""
-    axis = axis_of(node, x.ndim, -1)
+    axis = own_axis(node, x.ndim, -1)
     kind = REDUCTIONS["ReduceL1" if node.attrs.get("p", 2) == 1 else "ReduceL2"]
     norms = k.view(
         reduce_middle(k, kind, _arranged(k, x, [axis]), x.dtype),
@@ -254,8 +257,9 @@ def lp_normalization(k: Kit, node: Node, x: Operand) -> Operand:
 @operator("ArgMax", "ArgMin", types=NUMBERS)
 def argument(k: Kit, node: Node, x: Operand) -> Operand:
     """Position of the largest or smallest element along an axis."""
-    axis = axis_of(node, x.ndim)
-    outer, inner = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 :])
+    shape = list(x.shape) or [1]
+    axis = own_axis(node, len(shape))
+    outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
     y = k.empty((outer, inner), np.int64)
     options: dict[str, Any] = {
         "T": ctype_of(x.dtype),
@@ -265,16 +269,15 @@ def argument(k: Kit, node: Node, x: Operand) -> Operand:
         options["SMALLEST"] = None
     if node.attrs.get("select_last_index", 0):
         options["LAST"] = None
-    depth = x.shape[axis]
+    depth = shape[axis]
     if inner == 1:
         sizes = k.tuning.groups(outer, k.tuning.row_items)
         k.launch("argument.cl", "argument_rows", sizes, x, y, i32(depth), **options)
     else:
         arguments = (x, y, i64(outer), i32(depth), i64(inner))
         k.launch("argument.cl", "argument_columns", k.tuning.flat(y.size), *arguments, **options)
-    shape = list(x.shape)
     shape[axis : axis + 1] = [1] if node.attrs.get("keepdims", 1) else []
-    return k.view(y, shape)
+    return k.view(y, shape if x.ndim else ())
 
 
 @operator("Softmax", "LogSoftmax", types=FLOATS)
@@ -283,11 +286,11 @@ def softmax(k: Kit, node: Node, x: Operand) -> Operand:
     if not x.size:
         return x
     if node.version >= 13:
-        axis = axis_of(node, x.ndim, -1)
-        depth = x.shape[axis] if x.ndim else 1
-        inner = math.prod(x.shape[axis + 1 :])
+        shape = x.shape or (1,)
+        axis = own_axis(node, len(shape), -1)
+        depth, inner = shape[axis], math.prod(shape[axis + 1 :])
     else:
-        axis = axis_of(node, x.ndim, 1)
+        axis = own_axis(node, x.ndim, 1)
         depth, inner = math.prod(x.shape[axis:]), 1
     return softmax_middle(k, x, depth, inner, logarithm=node.op_type == "LogSoftmax")
 

@@ -12,6 +12,7 @@ import numpy as np
 from partita.contract.query import Reason, ReasonCode
 from partita.errors import CompileError
 from partita.lowering import Array, Node, Operand
+from partita.lowering.geometry.axes import axis_of
 from partita.lowering.geometry.interpolation import Interpolation
 from partita.lowering.geometry.resampling import (
     NEAREST_MODES,
@@ -23,7 +24,6 @@ from partita.lowering.geometry.resampling import (
     scaled,
 )
 from partita.lowering.shapes.symbolic_size import evaluated
-from partita_opencl.emitters.movement import one_axis
 from partita_opencl.emitters.operator_table import FLOATS, INDICES, MOVED, operator
 from partita_opencl.launches.emitter_kit import Argument, Kit, f32, i64, ints, raw_ctype
 
@@ -70,7 +70,7 @@ def resize(
 ) -> Operand:
     """Resampling by nearest, linear or cubic interpolation."""
     attrs = node.attrs
-    axes = [one_axis(node, axis, x.ndim) for axis in attrs.get("axes") or range(x.ndim)]
+    axes = [axis_of(node, axis, x.ndim) for axis in attrs.get("axes") or range(x.ndim)]
     transformation = attrs.get("coordinate_transformation_mode", "half_pixel")
     region = np.array([0.0] * len(axes) + [1.0] * len(axes), np.float32)
     if transformation == "tf_crop_and_resize" and roi is not None:

@@ -6,8 +6,8 @@ import math
 from typing import Any
 
 from partita.lowering import Node, Operand
+from partita.lowering.geometry.axes import axis_of
 from partita.lowering.shapes.symbolic_size import integer
-from partita_opencl.emitters.movement import one_axis
 from partita_opencl.emitters.operator_table import INDICES, NUMBERS, operator
 from partita_opencl.launches.emitter_kit import Kit, ctype_of, i64
 
@@ -16,7 +16,7 @@ from partita_opencl.launches.emitter_kit import Kit, ctype_of, i64
 @operator("CumProd", types={0: NUMBERS, 1: INDICES}, values=(1,), since=26)
 def scan(k: Kit, node: Node, x: Operand, axis: Operand) -> Operand:
     """Cumulative sum or product, with or without the element itself, from either end."""
-    along = one_axis(node, integer(k.value(axis).reshape(-1)[0]), x.ndim)
+    along = axis_of(node, integer(k.value(axis).reshape(-1)[0]), x.ndim)
     y = k.empty(x.shape, x.dtype)
     if not x.size:
         return y

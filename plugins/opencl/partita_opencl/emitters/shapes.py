@@ -8,10 +8,10 @@ import numpy as np
 
 from partita.contract.query import Reason, ReasonCode
 from partita.lowering import Node, Operand, reference_fold
+from partita.lowering.geometry.axes import axis_of
 from partita.lowering.geometry.ranges import count_of_range, length_of_range
 from partita.lowering.kernel_table import ALL_FLOATS, BOOL
 from partita.lowering.shapes.symbolic_size import evaluated, holds_sizes, integer, integers
-from partita_opencl.emitters.movement import one_axis
 from partita_opencl.emitters.operator_table import COMPUTED, INDICES, MOVED, operator
 from partita_opencl.launches.emitter_kit import Kit, ctype_of, f32, i64
 from partita_opencl.launches.tensor_moves import expand
@@ -55,7 +55,7 @@ def squeeze(k: Kit, node: Node, x: Operand, axes: Operand | None = None) -> Oper
     given = node.attrs.get("axes") if axes is None else k.value(axes).reshape(-1).tolist()
     if given is None:
         return k.view(x, [size for size in x.shape if size != 1])
-    dropped = {one_axis(node, axis, x.ndim) for axis in given}
+    dropped = {axis_of(node, axis, x.ndim) for axis in given}
     return k.view(x, [size for i, size in enumerate(x.shape) if i not in dropped])
 
 
@@ -64,7 +64,7 @@ def unsqueeze(k: Kit, node: Node, x: Operand, axes: Operand | None = None) -> Op
     """Inserts dimensions of one."""
     given = node.attrs["axes"] if axes is None else k.value(axes).reshape(-1).tolist()
     rank = x.ndim + len(given)
-    inserted = {one_axis(node, axis, rank) for axis in given}
+    inserted = {axis_of(node, axis, rank) for axis in given}
     sizes = iter(x.shape)
     return k.view(x, [1 if i in inserted else next(sizes) for i in range(rank)])
 

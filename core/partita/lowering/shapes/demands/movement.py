@@ -30,6 +30,25 @@ def _transpose(node: Node, shapes: Shapes) -> Iterable[str]:
         yield f"perm {list(order)} is no order of {rank} dimensions"
 
 
+@_demand("Flatten")
+def _flatten(node: Node, shapes: Shapes) -> Iterable[str]:
+    axis, rank = node.attrs.get("axis", 1), len(first_of(shapes))
+    if not -rank <= axis <= rank:
+        yield f"axis {axis} is no place before, between or behind {rank} dimensions"
+
+
+@_demand("Tile")
+def _tile(node: Node, shapes: Shapes) -> Iterable[str]:
+    if node.version >= 6:
+        yield from is_of_shape("repeats", shapes[1], (len(first_of(shapes)),))
+
+
+@_demand("Trilu")
+def _trilu(node: Node, shapes: Shapes) -> Iterable[str]:
+    if len(first_of(shapes)) < 2:
+        yield "the input is to have 2 dimensions or more"
+
+
 @_demand("Concat", "com.microsoft::QLinearConcat")
 def _concat(node: Node, shapes: Shapes) -> Iterable[str]:
     # The quantized form has its scale and zero point in front, and those of each input behind it.
@@ -107,6 +126,8 @@ def _reverse_sequence(node: Node, shapes: Shapes) -> Iterable[str]:
 
 @_demand("OneHot")
 def _one_hot(node: Node, shapes: Shapes) -> Iterable[str]:
+    if shapes[0] == ():
+        yield "indices are to have a dimension"
     yield from holds("depth", shapes[1], 1)
     if shapes[2] is not None and tuple(shapes[2]) != (2,):
         yield "values is to be a row of 2 elements"

@@ -17,6 +17,7 @@ import numpy as np
 from partita.contract.query import Reason, ReasonCode
 from partita.errors import CompileError
 from partita.lowering import Array, Builder, Node, Operand, builder
+from partita.lowering.geometry.axes import axis_of
 from partita.lowering.geometry.interpolation import Interpolation, table
 from partita.lowering.geometry.resampling import (
     CROPPING,
@@ -33,7 +34,7 @@ from partita_cpu.jit.kernel import jit
 from partita_cpu.kernels.elementwise.cast import emit_cast
 from partita_cpu.kernels.half import through_float32
 from partita_cpu.kernels.movement.index_steps import table_of_indices, taken, taken_pixels
-from partita_cpu.kernels.movement.rearrange import axis_of, ints
+from partita_cpu.kernels.movement.rearrange import ints
 from partita_cpu.kernels.operator_table import ALL_FLOATS, ANY, INDICES, DTypes, kernel
 
 _WHOLE: DTypes = frozenset(np.dtype(t) for t in (np.uint8, np.int8, np.int32))

@@ -9,10 +9,10 @@ import numpy as np
 
 from partita.errors import OperandError
 from partita.lowering import Array, Builder, Node, Operand
+from partita.lowering.geometry.axes import axis_of
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.kernels.elementwise.cast import NARROW, convert, emit_cast, onnx_dtype
 from partita_cpu.kernels.half import float32_of, narrow
-from partita_cpu.kernels.movement.rearrange import axis_of
 from partita_cpu.kernels.operator_table import F32, HALVES, DTypes, kernel
 from partita_cpu.kernels.reduction.reduce import reduce_axes
 from partita_cpu.scalar.instructions import round_even

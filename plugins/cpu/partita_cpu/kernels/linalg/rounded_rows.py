@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from partita.lowering import ActivationCode, Array, Builder, Node, Operand
+from partita.lowering.geometry.axes import axis_of
 from partita_cpu.gemm.blocking.problem import Images, Storage
 from partita_cpu.gemm.product_steps import LinearOp, LinearStep, emit_product
 from partita_cpu.jit.intrinsics.address_call import address, call_convert, call_normalize
@@ -19,7 +20,6 @@ from partita_cpu.jit.llvm_kernel import addresses
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
 from partita_cpu.kernels.half import LINE
-from partita_cpu.kernels.movement.rearrange import axis_of
 from partita_cpu.kernels.nhwc.placement import HALF, STORED, choice_of
 from partita_cpu.kernels.operator_table import F32, kernel
 from partita_cpu.llvm import activations

@@ -16,12 +16,12 @@ import numpy as np
 from partita.errors import InputError
 from partita.lowering import Array, Builder, Node, Operand, OtherSizes
 from partita.lowering.emitter import Emitted
+from partita.lowering.geometry.axes import axis_of
 from partita.lowering.geometry.ranges import length_of_range
 from partita.lowering.geometry.slices import taken
 from partita_cpu.jit.kernel import jit
 from partita_cpu.jit.kernel_wrappers import Checked
 from partita_cpu.kernels.constant import count_up
-from partita_cpu.kernels.movement.rearrange import axis_of
 
 _FAR = 1 << 62
 """Ends of ranges beyond are left to Python, whose integers do not overflow."""

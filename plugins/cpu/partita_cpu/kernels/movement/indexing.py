@@ -9,6 +9,7 @@ import numpy as np
 from partita.contract.query import Reason, ReasonCode
 from partita.errors import InputError
 from partita.lowering import Array, Builder, Node, Operand
+from partita.lowering.geometry.axes import axis_of
 from partita.lowering.geometry.boxes import Box, strides_of
 from partita.lowering.shapes.symbolic_size import holds_sizes
 from partita_cpu.jit.kernel import jit
@@ -20,7 +21,6 @@ from partita_cpu.kernels.movement.index_steps import (
     normalize_index,
     scatter_into,
 )
-from partita_cpu.kernels.movement.rearrange import axis_of
 from partita_cpu.kernels.movement.strided_copy import MOVABLE, copy_box
 from partita_cpu.kernels.operator_table import ANY, INDICES, INT64, NUMBERS, kernel
 

@@ -11,10 +11,11 @@ import numpy as np
 from partita.contract.query import Reason
 from partita.errors import OperandError
 from partita.lowering import Builder, Node, Operand
+from partita.lowering.geometry.axes import axis_of
 from partita.lowering.geometry.boxes import Box, strides_of
 from partita.lowering.kernel_table import refused_choice
 from partita_cpu.kernels.movement.index_steps import taken
-from partita_cpu.kernels.movement.rearrange import axes_of, axis_of, ints
+from partita_cpu.kernels.movement.rearrange import axes_of, ints
 from partita_cpu.kernels.movement.strided_copy import copy_box
 from partita_cpu.kernels.operator_table import ANY, INDICES, INT64, kernel
 

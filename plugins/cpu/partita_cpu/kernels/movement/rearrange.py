@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from partita.errors import OperandError
 from partita.lowering import Builder, Node, Operand
+from partita.lowering.geometry.axes import axis_of
 from partita.lowering.geometry.boxes import Box, strides_of
 from partita.lowering.geometry.broadcasting import broadcast, is_repeated_to
 from partita.lowering.geometry.slices import taken
@@ -79,25 +80,6 @@ def axes_of(b: Builder, node: Node, axes: Operand | None, rank: int) -> list[int
     """The `axes` input or attribute, counted from 0; `None` if it is absent."""
     given = node.attrs.get("axes") if axes is None else ints(b, axes)
     return None if given is None else [axis_of(node, axis, rank) for axis in given]
-
-
-def axis_of(node: Node, axis: int, rank: int) -> int:
-    """`axis` counted from 0.
-
-    Args:
-        node: The operation, for the message.
-        axis: As the model has it, from ``-rank`` to ``rank - 1``.
-        rank: Dimensions of its tensor.
-
-    Raises:
-        OperandError: It is not a dimension of the tensor.
-    """
-    if not -rank <= axis < rank:
-        raise OperandError(
-            f"Operation '{node.name}' ({node.model_kind}) has axis {axis}, "
-            f"but its tensor has {rank} dimensions."
-        )
-    return axis % rank
 
 
 @kernel("Transpose", dtypes=MOVABLE)

@@ -8,10 +8,11 @@ import numpy as np
 
 from partita.errors import InputError, OperandError
 from partita.lowering import Array, Builder, Node, Operand
+from partita.lowering.geometry.axes import axis_of
 from partita_cpu.jit.kernel import jit
 from partita_cpu.kernels.half import through_float32
 from partita_cpu.kernels.movement.index_steps import taken
-from partita_cpu.kernels.movement.rearrange import axis_of, transposed
+from partita_cpu.kernels.movement.rearrange import transposed
 from partita_cpu.kernels.operator_table import ALL_FLOATS, ANY, BOOL, INT64, NUMBERS, kernel
 
 

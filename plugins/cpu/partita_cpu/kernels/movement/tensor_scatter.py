@@ -11,12 +11,12 @@ import numpy as np
 from partita.contract.query import Reason
 from partita.errors import InputError
 from partita.lowering import Array, Builder, Node, Operand
+from partita.lowering.geometry.axes import axis_of
 from partita.lowering.kernel_table import refused_choice
 from partita.lowering.shapes.symbolic_size import integers
 from partita_cpu.jit.intrinsics.address_call import address
 from partita_cpu.jit.kernel_wrappers import Checked
 from partita_cpu.jit.loop_kernel import loop
-from partita_cpu.kernels.movement.rearrange import axis_of
 from partita_cpu.kernels.movement.strided_copy import MOVABLE
 from partita_cpu.kernels.operator_table import INT64, kernel
 from partita_cpu.scalar.math import copy_row

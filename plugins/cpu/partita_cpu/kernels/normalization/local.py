@@ -7,11 +7,11 @@ import operator
 from typing import Any, NamedTuple
 
 from partita.lowering import Builder, Node, Operand
+from partita.lowering.geometry.axes import axis_of
 from partita_cpu.jit.deferred_numba import register_jitable
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.kernels.elementwise.broadcast_loops import broadcast, emit_broadcast
 from partita_cpu.kernels.half import through_float32
-from partita_cpu.kernels.movement.rearrange import axis_of
 from partita_cpu.kernels.operator_table import ALL_FLOATS, kernel
 from partita_cpu.kernels.reduction.reduce import reduce_axes
 from partita_cpu.kernels.reduction.reduce_loops import lanes_of, share_of_lanes

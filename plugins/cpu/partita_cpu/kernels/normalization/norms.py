@@ -9,6 +9,7 @@ import numpy as np
 
 from partita.contract.query import Reason, ReasonCode
 from partita.lowering import Array, Builder, Node, Operand
+from partita.lowering.geometry.axes import axis_of
 from partita_cpu.gemm.packed_lhs.packed_lhs_table import packed_lhs_size
 from partita_cpu.gemm.precision_policy import native_policy
 from partita_cpu.gemm.tile_fields import STEP
@@ -17,7 +18,6 @@ from partita_cpu.jit.llvm_kernel import addresses
 from partita_cpu.kernels.elementwise.broadcast_loops import broadcast, emit_broadcast
 from partita_cpu.kernels.elementwise.cast import emit_cast
 from partita_cpu.kernels.half import FLOAT32, float32_of, narrow, through_float32
-from partita_cpu.kernels.movement.rearrange import axis_of
 from partita_cpu.kernels.normalization.norm_loops import (
     GroupSizes,
     Normalized,

@@ -11,9 +11,9 @@ import numpy as np
 from partita.contract.query import Reason, ReasonCode
 from partita.errors import OperandError
 from partita.lowering import Array, Builder, Node, Operand
+from partita.lowering.geometry.axes import axis_of
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.kernels.half import float32_of, narrow
-from partita_cpu.kernels.movement.rearrange import axis_of
 from partita_cpu.kernels.operator_table import F32, HALVES, INDICES, kernel
 
 _NIBBLES = frozenset(map(np.dtype, (ml_dtypes.int4, ml_dtypes.uint4)))

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 from partita.lowering import Builder, Node, Operand
+from partita.lowering.geometry.axes import axis_of
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.kernels.elementwise.broadcast_loops import Kernel
 from partita_cpu.kernels.half import through_float32
-from partita_cpu.kernels.movement.rearrange import axis_of
 from partita_cpu.kernels.operator_table import ALL_FLOATS, INDICES, INTS, kernel
 from partita_cpu.kernels.reduction.reduce_loops import lanes_of, share_of_lanes
 from partita_cpu.scalar.instructions import like

@@ -17,13 +17,13 @@ import numpy as np
 
 from partita.contract.query import Reason, ReasonCode
 from partita.lowering import Builder, Node, Operand
+from partita.lowering.geometry.axes import axis_of
 from partita.lowering.shapes.symbolic_size import evaluated
 from partita_cpu.jit.deferred_numba import register_jitable
 from partita_cpu.kernels.elementwise.binary import larger, smaller
 from partita_cpu.kernels.elementwise.broadcast_loops import Kernel, emit_map, mapped, mapped_with
 from partita_cpu.kernels.elementwise.cast import emit_cast
 from partita_cpu.kernels.half import through_float32
-from partita_cpu.kernels.movement.rearrange import axis_of
 from partita_cpu.kernels.operator_table import ALL_FLOATS, BOOL, INT64, INTS, kernel
 from partita_cpu.kernels.reduction.reduce_loops import (
     fold_kernel,

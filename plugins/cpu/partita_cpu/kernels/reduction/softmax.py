@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from partita.lowering import Builder, Node, Operand
+from partita.lowering.geometry.axes import axis_of
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.kernels.half import through_float32
-from partita_cpu.kernels.movement.rearrange import axis_of
 from partita_cpu.kernels.operator_table import ALL_FLOATS, kernel
 from partita_cpu.kernels.reduction.reduce_loops import lanes_of, share_of_lanes
 from partita_cpu.scalar.instructions import (

@@ -11,7 +11,7 @@ from partita.errors import OperandError
 from partita.lowering import Node, Operand
 from partita.lowering.kernel_table import DTypes
 from partita_opencl.emitters.elementwise import apply
-from partita_opencl.emitters.movement import axis_of
+from partita_opencl.emitters.movement import own_axis
 from partita_opencl.emitters.operator_table import FLOATS, operator
 from partita_opencl.launches.emitter_kit import Kit, ctype_of
 from partita_opencl.passes.half_precision import HALF, SINGLE
@@ -112,7 +112,7 @@ def _along(k: Kit, node: Node, v: Operand, x: Operand) -> Operand:
     """
     if v.size == 1:
         return k.view(v, ())
-    axis = axis_of(node, x.ndim, 1)
+    axis = own_axis(node, x.ndim, 1)
     if v.size != x.shape[axis]:
         raise OperandError(
             f"Operation '{node.name}' ({node.model_kind}) has {v.size} scales or zero points for "

@@ -13,7 +13,7 @@ from partita.errors import OperandError
 from partita.lowering import Node, Operand
 from partita.lowering.geometry.boxes import Box, strides_of
 from partita.lowering.kernel_table import INT64
-from partita_opencl.emitters.movement import axis_of
+from partita_opencl.emitters.movement import own_axis
 from partita_opencl.emitters.operator_table import FLOATS, INDICES, MOVED, DTypes, operator
 from partita_opencl.launches.emitter_kit import Kit, ctype_of, i32, i64, longs, raw_ctype
 from partita_opencl.launches.steps import FAULT
@@ -26,7 +26,7 @@ _DIMS = 8
 @operator("Gather", types={0: MOVED, 1: INDICES})
 def gather(k: Kit, node: Node, x: Operand, indices: Operand) -> Operand:
     """Slices along an axis by index."""
-    return rows_of(k, x, indices, axis_of(node, x.ndim))
+    return rows_of(k, x, indices, own_axis(node, x.ndim))
 
 
 def rows_of(k: Kit, x: Operand, indices: Operand, axis: int = 0) -> Operand:
@@ -61,7 +61,7 @@ def rows_of(k: Kit, x: Operand, indices: Operand, axis: int = 0) -> Operand:
 @operator("GatherElements", types={0: MOVED, 1: INDICES}, since=11)
 def gather_elements(k: Kit, node: Node, x: Operand, indices: Operand) -> Operand:
     """Elements along an axis by index; other dimensions go side by side."""
-    axis = axis_of(node, x.ndim)
+    axis = own_axis(node, x.ndim)
     y = k.empty(indices.shape, x.dtype)
     tensors = reached(k, x, indices, axis), indices, y
     options = {"T": raw_ctype(x.dtype)}

@@ -9,7 +9,7 @@ import numpy as np
 from partita.lowering import Node, Operand
 from partita.lowering.kernel_table import INT64
 from partita.lowering.shapes.symbolic_size import integer
-from partita_opencl.emitters.movement import axis_of
+from partita_opencl.emitters.movement import own_axis
 from partita_opencl.emitters.operator_table import MOVED, NUMBERS, operator
 from partita_opencl.launches.emitter_kit import Kit, ctype_of, i64, is_half, raw_ctype
 
@@ -18,7 +18,7 @@ from partita_opencl.launches.emitter_kit import Kit, ctype_of, i64, is_half, raw
 def one_hot(k: Kit, node: Node, indices: Operand, depth: Operand, values: Operand) -> Operand:
     """A new axis that is "on" at each index and "off" elsewhere; all off for indices beyond."""
     size = max(0, integer(k.value(depth).reshape(-1)[0]))
-    axis = axis_of(node, indices.ndim + 1, -1)
+    axis = own_axis(node, indices.ndim + 1, -1)
     y = k.empty((*indices.shape[:axis], size, *indices.shape[axis:]), values.dtype)
     k.launch(
         "masks.cl",

@@ -12,7 +12,7 @@ from partita.lowering import Node, Operand
 from partita.lowering.geometry.boxes import Box, strides_of
 from partita.lowering.kernel_table import INT64, refused_choice
 from partita_opencl.emitters.elementwise import convert
-from partita_opencl.emitters.movement import axis_of
+from partita_opencl.emitters.movement import own_axis
 from partita_opencl.emitters.operator_table import FLOATS, INDICES, MOVED, DTypes, operator
 from partita_opencl.emitters.selection.indexing import move_by_index, reached, tuple_arguments
 from partita_opencl.launches.emitter_kit import Kit, ctype_of, i32, i64, raw_ctype
@@ -75,7 +75,7 @@ def scatter_elements(k: Kit, node: Node, x: Operand, indices: Operand, updates: 
 
     Other dimensions go side by side.
     """
-    axis = axis_of(node, x.ndim)
+    axis = own_axis(node, x.ndim)
     target = _Target(k, node, x, updates)
     y = target.tensor
     part = reached(k, y, indices, axis)
@@ -132,7 +132,7 @@ def tensor_scatter(
         return y
     update = convert(k, update, past.dtype)  # of halves, what may be written in place is not
     copy_box(k, Box(past, steps), Box(y, steps), past.shape)
-    axis = axis_of(node, past.ndim, -2)
+    axis = own_axis(node, past.ndim, -2)
     if starts is None:
         starts = expand(k, k.constant(np.zeros(1, np.int64)), past.shape[:1])
     k.launch(
