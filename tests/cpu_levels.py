@@ -12,6 +12,7 @@ from partita_cpu.llvm.tiles.dot_blocks import LEVEL_VARIANTS, VARIANTS
 PARTS_OF_BYTES = frozenset(
     {
         "_bytes",
+        "_byte_levels",
         "_blocks",
         "_quads",
         *map(module.blocks_part, (*VARIANTS, *LEVEL_VARIANTS)),

@@ -310,6 +310,13 @@ PART_DOTS, PART_PLACES = FIRST, 9
 16, 32 and 48 columns of a panel take, and behind it these kernels."""
 
 
+PREPARE = 5
+"""Place of the kernel that prepares how sums of bytes end in registers; 0 where they do not."""
+
+IN_REGISTERS = WIDE
+"""So far behind the places of the kernels for so many rows are those that end sums so."""
+
+
 def byte_exec_type(level: Level) -> str:
     """What profiles call products of bytes; nothing special where numba's kernels compute."""
     if not level.native:
@@ -318,7 +325,7 @@ def byte_exec_type(level: Level) -> str:
 
 
 @functools.cache
-def byte_kernels(level: Level, step: int = 2 * STEP) -> Array:
+def byte_kernels(level: Level, step: int = 2 * STEP, in_registers: bool = False) -> Array:
     """The kernels that a product of bytes needs: in place 1 and 2 those of AMX for 16 and 32 rows.
 
     Those behind `DOTS` and `PART_DOTS` are for few rows. Where a level has none there are zeros.
@@ -326,19 +333,21 @@ def byte_kernels(level: Level, step: int = 2 * STEP) -> Array:
     Args:
         level: Whose kernels.
         step: Terms that AMX takes at a time.
+        in_registers: Whether those are wanted whose sums become levels in registers.
     """
     table = np.zeros(SLOTS, np.int64)
     if not level.native:
         return table
     known = llvm_kernel.addresses(level, "_bytes")
-    table[MOST_DOTS] = most_rows(level)
-    for rows in range(1, most_rows(level) + 1):
-        table[DOTS + rows] = known[f"dot_bytes_{rows}"]
-    for number, part in enumerate(range(PART, COLUMNS, PART)):
-        place = PART_DOTS + PART_PLACES * number
-        table[place] = most_rows(level, part)
-        for rows in range(1, table[place] + 1):
-            table[place + rows] = known[f"dot_bytes_{part}_{rows}"]
+    ending = llvm_kernel.addresses(level, "_byte_levels") if in_registers else {}
+    table[PREPARE] = ending.get("prepare_end", 0)
+    parts = [(PART_DOTS + PART_PLACES * (c // PART - 1), c) for c in range(PART, COLUMNS, PART)]
+    for place, columns in [(DOTS, COLUMNS), *parts]:
+        end, most = "" if columns == COLUMNS else f"{columns}_", most_rows(level, columns)
+        table[MOST_DOTS if columns == COLUMNS else place] = most
+        for rows in range(1, most + 1):
+            table[place + rows] = known[f"dot_bytes_{end}{rows}"]
+            table[IN_REGISTERS + place + rows] = ending.get(f"dot_levels_{end}{rows}", 0)
     table[FLOATS], table[LEVELS] = known["bytes_floats"], known["bytes_levels"]
     if level.tiles:
         known = llvm_kernel.addresses(level)

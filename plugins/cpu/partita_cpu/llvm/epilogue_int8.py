@@ -144,11 +144,8 @@ def store_levels(f: Function, lanes: int, x: str, level: str, to: str, mask: str
 def levels_of(f: Function, lanes: int, x: str, level: str) -> str:
     """Rounds to the nearest, ties to even: levels as int32."""
     real, whole = f"<{lanes} x float>", f"<{lanes} x i32>"
-    if lanes == _WIDE:
-        rest = f"{whole} zeroinitializer, i16 -1, i32 4"
-        bits = f.let(f"call {whole} {_CONVERT[lanes]}({real} {x}, {rest})")
-    else:
-        bits = f.let(f"call {whole} {_CONVERT[lanes]}({real} {x})")
+    short = f"call {whole} {_CONVERT[lanes]}({real} {x})"
+    bits = rounded(f, x) if lanes == _WIDE else f.let(short)
     return f.let(f"add {whole} {bits}, {level}")
 
 
@@ -168,7 +165,11 @@ def rounded_below(f: Function, x: str, high: str) -> str:
     Numbers below all of int32 become its least one.
     """
     above = f.let(f"fcmp ogt <16 x float> {x}, {high}")
-    x = f.let(f"select <16 x i1> {above}, <16 x float> {high}, <16 x float> {x}")
+    return rounded(f, f.let(f"select <16 x i1> {above}, <16 x float> {high}, <16 x float> {x}"))
+
+
+def rounded(f: Function, x: str) -> str:
+    """Sixteen floats rounded to the nearest, ties to even; those beyond int32 become its least."""
     rest = "<16 x i32> zeroinitializer, i16 -1, i32 4"
     return f.let(f"call <16 x i32> {_CONVERT[_WIDE]}(<16 x float> {x}, {rest})")
 
@@ -182,7 +183,7 @@ def byte_bounds(f: Function) -> tuple[str, str]:
 
 
 def store_together(f: Function, found: list[str], low: str, least: str, to: str) -> None:
-    """Four vectors of levels less the level of 0 as one of bytes: packed in pairs, by quarters.
+    """Four vectors of levels less the level of 0 as one of bytes.
 
     Args:
         f: The kernel.
@@ -191,11 +192,16 @@ def store_together(f: Function, found: list[str], low: str, least: str, to: str)
         least: In bytes.
         to: Where the bytes go.
     """
+    f.do(f"store <64 x i8> {levels_together(f, found, low, least)}, ptr {to}, align 1")
+
+
+def levels_together(f: Function, found: list[str], low: str, least: str) -> str:
+    """What `store_together` stores: packed in pairs, by quarters, then put in order."""
     whole = "<16 x i32>"
     packed = f.let(f"bitcast <64 x i8> {packed_levels(f, found, low, least)} to {whole}")
     order = ", ".join(f"i32 {4 * quarter + vector}" for vector in range(4) for quarter in range(4))
     packed = f.let(f"shufflevector {whole} {packed}, {whole} poison, {whole} <{order}>")
-    f.do(f"store {whole} {packed}, ptr {to}, align 1")
+    return f.let(f"bitcast {whole} {packed} to <64 x i8>")
 
 
 def packed_levels(f: Function, found: list[str], low: str, least: str) -> str:

@@ -44,6 +44,7 @@ from partita_cpu.llvm.tiles import (
     attend_few,
     dot_blocks,
     dot_int8,
+    dot_levels,
     dot_unpacked,
     fma,
     fp16_weights,
@@ -83,6 +84,7 @@ PARTS = (
     "_activations",
     "_windows",
     "_bytes",
+    "_byte_levels",
     *(depthwise_part(across, half) for half in (False, True) for across in ACROSS),
     "_pairs",
     "_pairs_tall",
@@ -148,6 +150,8 @@ def functions(level: Level, part: str = "") -> list[Function]:
         return _group_functions(level, int(part.rpartition("_")[2]), "halves" in part)
     if part == "_bytes":
         return _byte_functions(level)
+    if part == "_byte_levels":
+        return dot_levels.functions(level)
     if part in ("_pairs", "_pairs_tall"):
         can = level.dots_bfloat16 and not level.tiles
         return _pair_functions(level, _rows_of(level, part)) if can else []

@@ -346,8 +346,9 @@ def test_lines_stay_within_their_memory(level, dtype, data):
     arrays += np.array([level_of_zero], np.uint8), y
     given_arrays = [guarded.array(a).reshape(-1) for a in arrays[:-1]] + [y.reshape(-1)]
     rest = np.full(threads * TOGETHER * TILE, -1, np.int32), memory
+    in_registers = data.draw(st.booleans())
     for tid in range(threads):
-        kernels = byte_kernels(level, 64).copy()
+        kernels = byte_kernels(level, 64, in_registers).copy()
         kernels[CONFIGURE] *= on_tiles
         convolve_lines(*given_arrays, *map(guarded.array, rest), kernels, table, tid, threads)
     taps = taps_of(x, columns, blank) - blank

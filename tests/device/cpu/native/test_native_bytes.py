@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 
 import numpy as np
 import pytest
 
-from partita_cpu.gemm.tile_kernels import byte_kernels
+from partita.lowering import Operand
+from partita_cpu.gemm.tile_kernels import PREPARE, byte_kernels
 from partita_cpu.jit.isa import available
 from partita_cpu.jit.llvm_kernel import addresses
 from partita_cpu.kernels.int8.byte_tiles import CHUNK, FEW, TOGETHER, Kind, multiply_bytes
-from partita_cpu.kernels.int8.product import row_steps
+from partita_cpu.kernels.int8.product import Result, kernels_for, row_steps
 from partita_cpu.kernels.linalg.register_tiles import PANEL, QUAD, byte_panels
 from partita_cpu.llvm.tiles.dot_int8 import PART, most_rows
+from partita_cpu.llvm.tiles.dot_levels import END_BYTES, LANES
 from partita_cpu.nhwc.transpose import transpose_planes
 
 LEVELS = list(available())
@@ -26,8 +29,8 @@ LEVELS = list(available())
     ("terms", "columns"), [(1, 1), (64, 64), (67, 130), (96, 40), (700, 63), (65, 16), (130, 96)]
 )
 @pytest.mark.parametrize("kind", list(Kind))
-@pytest.mark.parametrize("plain", [False, True])
-def test_products(level, rows, terms, columns, kind, plain, guarded):
+@pytest.mark.parametrize(("plain", "in_registers"), [(False, False), (True, False), (True, True)])
+def test_products(level, rows, terms, columns, kind, plain, in_registers, guarded):
     rng = np.random.default_rng(rows + terms)
     steps, step = row_steps(terms)
     block = int(rng.integers(1, 8))
@@ -66,7 +69,7 @@ def test_products(level, rows, terms, columns, kind, plain, guarded):
             np.array([3], np.int32),
             y.reshape(-1),
             np.full(threads * TOGETHER * CHUNK * PANEL, -1, np.int32),
-            byte_kernels(level, step),
+            byte_kernels(level, step, in_registers and kind is Kind.LEVELS),
             table,
             tid,
             threads,
@@ -78,6 +81,67 @@ def test_products(level, rows, terms, columns, kind, plain, guarded):
     else:
         exact = (sums + bias).astype(np.float32) * (scale * factors)
         np.testing.assert_array_equal(y, np.clip(np.round(exact) + 3, -128, 127))
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("level", [level for level in LEVELS if level.lanes == LANES])
+@pytest.mark.parametrize("columns", [1, 15, 16, 24, 32, 33, 48, 63, 64])
+@pytest.mark.parametrize("signed", [False, True])
+def test_levels_end_in_registers_for_columns_that_exist(level, columns, signed, guarded):
+    """All rows that kernels take, between rows of a wider result; sums that saturate too."""
+    rng, known = np.random.default_rng(columns), addresses(level, "_byte_levels")
+    runs, quads, pitch, distance, width = 2, 5, 70, 9, columns + 3
+    low, zero, level_of_zero = (-128, 17, -3) if signed else (0, 200, 250)
+    panel = rng.integers(-128, 128, (runs, quads, PANEL, QUAD)).astype(np.int8)
+    end = guarded.array(np.zeros(END_BYTES, np.uint8))
+    totals = guarded.array(panel.astype(np.int32).sum((0, 1, 3), dtype=np.int32)[:columns])
+    bias = guarded.array(rng.integers(-999, 999, columns).astype(np.int32))
+    factors = guarded.array(rng.uniform(-0.2, 0.2, columns).astype(np.float32))
+    scale = np.float32(0.3)
+    kinds = [ctypes.c_int64] * 6 + [ctypes.c_float] + [ctypes.c_int64] * 2
+    places = (array.ctypes.data for array in (bias, factors))
+    ctypes.CFUNCTYPE(None, *kinds)(known["prepare_end"])(
+        end.ctypes.data, columns, totals.ctypes.data, zero, *places, scale, low, level_of_zero
+    )
+    part = "" if columns > PANEL - PART else f"{-(-columns // PART) * PART}_"
+    for rows in range(1, most_rows(level, -(-columns // PART) * PART) + 1):
+        length = (rows - 1) * distance + (runs - 1) * pitch + quads * QUAD
+        a = guarded.array(rng.integers(0, 256, length).astype(np.uint8))
+        y = np.full((rows, width), 77, np.uint8)
+        last = guarded.array(y.reshape(-1)[: rows * width - 3])
+        call = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 10)(known[f"dot_levels_{part}{rows}"])
+        lines = a.ctypes.data, distance, runs, pitch
+        rest = panel.ctypes.data, quads, panel.ctypes.data, end.ctypes.data
+        call(*lines, *rest, last.ctypes.data, width)
+        y.reshape(-1)[: rows * width - 3] = last
+        sums = np.zeros((rows, columns), np.int64)
+        for row, run in itertools.product(range(rows), range(runs)):
+            first = row * distance + run * pitch
+            quad = a[first : first + quads * QUAD].reshape(quads, QUAD).astype(np.int64)
+            sums[row] += np.einsum("qcf,qf->c", panel[run, :, :columns].astype(np.int64), quad)
+        exact = (sums - zero * totals + bias).astype(np.float32) * (scale * factors)
+        found = y[:, :columns].view(np.int8 if signed else np.uint8)
+        np.testing.assert_array_equal(
+            found, np.clip(np.round(exact) + level_of_zero, low, low + 255)
+        )
+        assert (y[:, columns:] == 77).all()
+
+
+def test_factors_beyond_whole_numbers_of_32_bits_end_in_memory():
+    """Kernels that end in registers saturate no float that is larger than all int32."""
+
+    def operand(*values):
+        array = np.array(values, np.float32)
+        return Operand(array.shape, array.dtype, const=array)
+
+    def prepares(*factors):
+        none = Operand((len(factors),), np.dtype(np.int32))
+        result = Result(Kind.LEVELS, np.uint8, operand(0.5), operand(*factors), none, none)
+        return kernels_for(LEVELS[-1], 64, result)[PREPARE] != 0
+
+    wide = LEVELS[-1].lanes == LANES
+    assert prepares(0.1, -1.9) == wide
+    assert not any(map(prepares, (2.0, -2.0, np.inf, np.nan)))
 
 
 @pytest.mark.parametrize("level", [level for level in LEVELS if level.native])

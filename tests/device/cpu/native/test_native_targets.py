@@ -28,7 +28,7 @@ TRIPLES = {
 }
 FLOAT_PARTS = "_floats", "_floats_tall"
 PAIR_PARTS = "_pairs", "_pairs_tall"
-PRODUCTS = ("", *FLOAT_PARTS, "_bytes", *PAIR_PARTS)
+PRODUCTS = ("", *FLOAT_PARTS, "_bytes", "_byte_levels", *PAIR_PARTS)
 """The parts in which products of matrices are."""
 ADDS = {X86_64: "fmadd", AARCH64: "fmla"}
 SPILLS = {X86_64: r"[yz]mm\d+, -?\d*\(%rsp\)", AARCH64: r"\bq\d+, (q\d+, )?\[(sp|x29)"}
@@ -168,7 +168,8 @@ def require_of_its_own(level, part, assembly):
 @pytest.mark.parametrize("level", [level for level in LEVELS if level.architecture == X86_64])
 def test_products_use_the_instruction_that_the_level_has(level, assemblies):
     assembly = "".join(assemblies(level).get(part, "") for part in PRODUCTS)
-    dots = [f.name for f in module.functions(level, "_bytes") if f.name.startswith("dot_bytes_")]
+    of_bytes = (f for part in ("_bytes", "_byte_levels") for f in module.functions(level, part))
+    dots = [f.name for f in of_bytes if f.name.startswith(("dot_bytes_", "dot_levels_"))]
     assert dots
     for name in dots:
         body = of(assembly, name)
@@ -182,7 +183,7 @@ def test_products_use_the_instruction_that_the_level_has(level, assemblies):
         wanted = "tdpbf16ps" if level.tiles else "vdpbf16ps"
         assert wanted in of(assembly, name), name
     for name in re.findall(
-        r"^((?:bf16|bf16_narrow|dot_bytes|dot_bytes_\d+)_\d+):", assembly, re.MULTILINE
+        r"^((?:bf16|bf16_narrow|dot_(?:bytes|levels)(?:_\d+)?)_\d+):", assembly, re.MULTILINE
     ):
         for block in re.split(r"^\.LBB", of(assembly, name), flags=re.MULTILINE):
             if re.search("dpbf16|dpbusd|maddwd", block):

@@ -13,12 +13,10 @@ import numpy as np
 from partita_cpu.gemm.tile_kernels import (
     CONFIG,
     CONFIGURE,
-    DOTS,
     FLOATS,
     LEVELS,
     MOST_DOTS,
-    PART_DOTS,
-    PART_PLACES,
+    PREPARE,
     RELEASE,
 )
 from partita_cpu.jit.intrinsics.address_call import (
@@ -30,6 +28,12 @@ from partita_cpu.jit.intrinsics.address_call import (
 )
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
+from partita_cpu.kernels.int8.register_levels import (
+    dots_of,
+    fetched_ahead,
+    multiply_to_levels,
+    prepare_end,
+)
 from partita_cpu.kernels.linalg.register_tiles import (
     PANEL,
     QUAD,
@@ -37,7 +41,6 @@ from partita_cpu.kernels.linalg.register_tiles import (
     multiply_byte_row,
     multiply_byte_rows,
 )
-from partita_cpu.llvm.tiles.dot_int8 import PART
 from partita_cpu.scalar.instructions import round_even
 
 SHIFT = 128
@@ -48,8 +51,6 @@ FEW = 4
 """So many rows or fewer are quicker without tiles of AMX."""
 TOGETHER = 8
 """Tiles whose sums are put aside between such blocks, at most."""
-FETCHES = 8
-"""Calls of kernels in vectors that fetch a panel ahead: each as much as `dot_int8` says."""
 TILE = CHUNK * PANEL
 
 
@@ -187,6 +188,10 @@ def multiply_bytes(
     if begin == end:
         return
     native, width = kernels[1] != 0, quads * QUAD
+    if kernels[PREPARE] and not native:
+        tasks = first_chunk, chunks, begin, end
+        _multiply_to_levels(packed, panels, zeros, scaling, y, scratch, kernels, p, tid, tasks)
+        return
     there = packed.size // width if width else rows
     end_kernel = kernels[LEVELS if p[KIND] == _LEVELS else FLOATS]
     tiles = scratch[tid * TOGETHER * TILE : (tid + 1) * TOGETHER * TILE]
@@ -233,6 +238,48 @@ def multiply_bytes(
             _finish_tile(sums, zeros, scaling, y, p, row, count, panel * PANEL)
     if native:
         call_plain(kernels[RELEASE], (0,))
+
+
+@loop
+def _multiply_to_levels(
+    packed: Any,
+    panels: Any,
+    zeros: ZeroPoints,
+    scaling: SumScaling,
+    y: Any,
+    scratch: Any,
+    kernels: Any,
+    p: Any,
+    tid: int,
+    tasks: Any,
+) -> None:
+    """`multiply_bytes` by kernels that end sums in the registers.
+
+    `tasks`: what `_tasks_of` returns; their chunks are neighbours of one another.
+    """
+    first_chunk, chunks, task, stop = tasks
+    rows, quads, columns = zeros.row_totals.size, p[QUADS], p[COLUMNS]
+    width, size = quads * QUAD, quads * QUAD * PANEL
+    last = (stop - 1) // chunks
+    numbers = address(zeros.column_totals), address(scaling.bias), address(scaling.factors)
+    zero, levels = np.int64(zeros.row_zeros[0]) + p[ROW_SHIFT], (p[LOW], np.int64(scaling.zero[0]))
+    end_at = address(scratch) + 4 * tid * TOGETHER * TILE
+    while task < stop:
+        panel = task // chunks
+        following = min(stop, (panel + 1) * chunks)
+        row = (first_chunk + task % chunks) * CHUNK
+        count = min((following - task) * CHUNK, rows - row)
+        column = panel * PANEL
+        exist = min(PANEL, columns - column)
+        prepare_end(kernels, end_at, exist, column, numbers, zero, scaling.scale[0], levels)
+        weights = address(panels) + panel * size
+        ahead = weights + size if panel < last else weights
+        lines = address(packed) + row * width, width, 1, 0
+        to = address(y) + row * columns + column, columns
+        multiply_to_levels(
+            kernels, count, exist, lines, (weights, ahead, quads, size), 0, end_at, to
+        )
+        task = following
 
 
 @loop(inline=True)
@@ -292,33 +339,6 @@ def _finish_natively(
             level,
         ),
     )
-
-
-@loop(inline=True)
-def fetched_ahead(weights: int, following: int, call: int, size: int) -> Any:
-    """What a kernel fetches while it computes, in the numbered call with the same weights.
-
-    Args:
-        weights: Address of the panel that is multiplied by.
-        following: That of the next one.
-        call: How many calls there were before.
-        size: Bytes of a panel.
-    """
-    return following + call * (size // FETCHES) if call < FETCHES else weights
-
-
-@loop(inline=True)
-def dots_of(columns: int) -> Any:
-    """Where a table has the kernels without tiles for so many columns, and how many rows they take.
-
-    Args:
-        columns: Of a panel, those that exist.
-    """
-    dots, most = DOTS, MOST_DOTS
-    if columns <= PANEL - PART:
-        dots = PART_DOTS + PART_PLACES * ((columns - 1) // PART)
-        most = dots
-    return dots, most
 
 
 @loop

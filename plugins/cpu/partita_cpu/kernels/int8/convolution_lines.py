@@ -27,9 +27,9 @@ from partita_cpu.gemm.tile_kernels import (
     CONFIGURE,
     FLOATS,
     LEVELS,
+    PREPARE,
     RELEASE,
     byte_exec_type,
-    byte_kernels,
 )
 from partita_cpu.jit.intrinsics.address_call import (
     address,
@@ -42,13 +42,20 @@ from partita_cpu.jit.intrinsics.address_call import (
 from partita_cpu.jit.llvm_kernel import addresses
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
-from partita_cpu.kernels.int8.byte_tiles import CHUNK, TILE, TOGETHER, Kind, dots_of, fetched_ahead
+from partita_cpu.kernels.int8.byte_tiles import CHUNK, TILE, TOGETHER, Kind
 from partita_cpu.kernels.int8.product import (
     ByteOperands,
     Result,
     block_steps,
     factors_of_columns,
+    kernels_for,
     packed_weights,
+)
+from partita_cpu.kernels.int8.register_levels import (
+    dots_of,
+    fetched_ahead,
+    multiply_to_levels,
+    prepare_end,
 )
 from partita_cpu.kernels.linalg.register_tiles import PANEL, QUAD
 from partita_cpu.llvm.tiles.amx_int8 import STEP
@@ -331,7 +338,8 @@ def _dot_lines(
         count: How many.
     """
     width, pitch = p[OUT_WIDTH], p[PITCH]
-    dots, most_place = dots_of(_columns_of(p, panel)[1])
+    column, exist = _columns_of(p, panel)
+    dots, most_place = dots_of(exist)
     most = kernels[most_place]
     step, panels = p[STRIDE_ACROSS] * p[GROUP_CHANNELS], address(product.panels)
     quads = (p[ACROSS] * p[GROUP_CHANNELS] + QUAD - 1) // QUAD
@@ -339,6 +347,17 @@ def _dot_lines(
     weights, ahead = panels + panel * size, panels + following * size
     end_kernel = kernels[LEVELS if p[KIND] == _LEVELS else FLOATS]
     fetched = 0
+    if kernels[PREPARE]:
+        end, levels = address(tile), (p[LOW], np.int64(product.level[0]))
+        numbers = address(product.totals), address(product.bias), address(product.factors)
+        zero = np.int64(product.zero[0]) + p[SHIFT]
+        prepare_end(kernels, end, exist, column, numbers, zero, product.scale[0], levels)
+        for row in range(count):
+            rows = source + row * p[STRIDE_DOWN] * pitch, step, p[DOWN], p[DILATION] * pitch
+            to = address(y) + (line + row) * width * p[COLUMNS] + column, p[COLUMNS]
+            of_panel = weights, ahead, quads, size
+            fetched = multiply_to_levels(kernels, width, exist, rows, of_panel, fetched, end, to)
+        return
     for row in range(count):
         for start in range(0, width, CHUNK):
             pixels = min(CHUNK, width - start)
@@ -501,7 +520,7 @@ def emit_line_product(
     factors, zero = factors_of_columns(b, result, columns), operands.zero_level(b)
     levels = result.dtype if result.kind is Kind.LEVELS else None
     table = line_table(window, x.shape, groups, operands.shift, levels, policy, block_steps(b))
-    kernels = byte_kernels(level, STEP)
+    kernels = kernels_for(level, STEP, result)
     if groups.number > 1:
         kernels = kernels.copy()
         kernels[CONFIGURE] = 0  # tiles of AMX are too deep for most groups

@@ -282,12 +282,31 @@ def emit_packed_product(
         SumScaling(*map(b.flat, finish)),
         b.flat(y),
         b.empty((_threads(b) * TOGETHER * TILE,), np.int32),
-        b.constant(byte_kernels(level, steps[1])),
+        b.constant(kernels_for(level, steps[1], result, plain)),
         b.constant(np.array(table, np.int64)),
         work=count * terms * columns // (4 * QUAD if level.tiles else QUAD),
         exec_type=byte_exec_type(level),
     )
     return y
+
+
+def kernels_for(level: Level, step: int, result: Result, plain: bool = True) -> Array:
+    """The kernels of a product, among them those that end sums in the registers if they may.
+
+    These take no care of floats beyond int32: factors must be known, and less than 1.
+
+    Args:
+        level: Whose kernels.
+        step: Terms that AMX takes at a time.
+        result: What sums become.
+        plain: See `byte_tiles.PLAIN`.
+    """
+    scale, factors = result.scale.const, result.factors.const
+    if result.kind is not Kind.LEVELS or not plain or scale is None or factors is None:
+        return byte_kernels(level, step)
+    with np.errstate(over="ignore", invalid="ignore"):
+        largest = np.abs(scale.reshape(-1) * factors.reshape(-1)).max(initial=0)
+    return byte_kernels(level, step, in_registers=bool(largest < 1))
 
 
 def packed_weights(

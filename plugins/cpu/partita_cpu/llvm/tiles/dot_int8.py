@@ -11,6 +11,8 @@ then, and 128 times the sums of the columns in the end.
 
 from __future__ import annotations
 
+import itertools
+
 from partita_cpu.llvm.epilogue import prefetch
 from partita_cpu.llvm.function import Function
 from partita_cpu.llvm.levels import AARCH64, Level
@@ -66,10 +68,32 @@ def dot_bytes(name: str, rows: int, level: Level, columns: int = COLUMNS) -> Fun
     """
     f = Function(name, PARAMETERS)
     vectors = columns // level.lanes if level.lanes == 16 else 2
+    kind = f"<{level.lanes} x i32>"
     for first in range(0, columns // level.lanes, vectors):
-        _Pass(f, level, rows, range(first, first + vectors)).write()
+        taken = range(first, first + vectors)
+        totals = iter(_Pass(f, level, rows, taken).totals())
+        for row, column in itertools.product(range(rows), taken):
+            at = f.at("%tile", 4 * COLUMNS * row + 4 * level.lanes * column)
+            f.do(f"store {kind} {next(totals)}, ptr {at}, align 4")
     f.do("ret void")
     return f
+
+
+def sums_of_rows(f: Function, level: Level, rows: int, columns: int) -> list[list[str]]:
+    """Writes the sums of so many rows and the first columns, with AVX-512.
+
+    Args:
+        f: The kernel; of `PARAMETERS` it has all but the tile.
+        level: One whose vectors have 16 lanes.
+        rows: At most `most_rows`.
+        columns: A multiple of the lanes.
+
+    Returns:
+        By row the names of vectors of int32.
+    """
+    vectors = columns // level.lanes
+    totals = _Pass(f, level, rows, range(vectors)).totals()
+    return [totals[vectors * row : vectors * (row + 1)] for row in range(rows)]
 
 
 class _Pass:
@@ -82,7 +106,8 @@ class _Pass:
         self._sets = max(1, _CHAINS // (rows * len(columns)))
         self._shifted = _takes_signed(level)
 
-    def write(self) -> None:
+    def totals(self) -> list[str]:
+        """Names of the sums, row by row."""
         f, sets = self._f, self._sets
         unroll = max(sets, _UNROLL if self._unrolls else 1)
         per_set = self._rows * len(self._columns) + self._extras
@@ -99,11 +124,8 @@ class _Pass:
         for number in range(1, sets):
             pairs = zip(totals, sums[number * per_set :][:per_set], strict=True)
             totals = [f.let(f"add {self._kind} {x}, {y}") for x, y in pairs]
-        places = [(row, column) for row in range(self._rows) for column in self._columns]
-        totals = self._shifted_back(totals[: len(places)], totals[len(places) :])
-        for (row, column), total in zip(places, totals, strict=True):
-            at = f.at("%tile", 4 * COLUMNS * row + self._bytes * column)
-            f.do(f"store {self._kind} {total}, ptr {at}, align 4")
+        products = self._rows * len(self._columns)
+        return self._shifted_back(totals[:products], totals[products:])
 
     @property
     def _unrolls(self) -> bool:
