@@ -12,7 +12,7 @@ import partita
 from partita.errors import InputError
 from partita.runtime.binding import input_binding
 
-from .test_hetero_layouts import two_processors
+from .hetero.test_hetero_layouts import two_processors
 
 
 @pytest.fixture(params=["small", "large"], autouse=True)
