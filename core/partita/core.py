@@ -483,5 +483,12 @@ def _source(model: Any) -> Any:
 def compile_model(
     model: Any, device_name: str | None = None, config: Config = None
 ) -> CompiledModel:
-    """Compiles a model with a new Core; see :meth:`Core.compile_model`."""
+    """Compiles a model with a new Core; see :meth:`Core.compile_model`.
+
+    Args:
+        model: As :meth:`Core.compile_model` takes it.
+        device_name: The device; the one that :meth:`Core.compile_model` takes by itself where there
+            is none.
+        config: Properties by name.
+    """
     return Core().compile_model(model, device_name, config)

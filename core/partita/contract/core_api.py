@@ -39,6 +39,14 @@ class CoreAPI(Protocol):
     ) -> QueryResult:
         """Which operations of a model one device supports, and why not the others.
 
+        Args:
+            model: The model, which is not changed.
+            device_name: One device, e.g. ``"CPU"`` or ``"OPENCL.1"``.
+            config: Properties of the device by name; those that are set for it hold beside them.
+
+        Returns:
+            A verdict on each operation.
+
         Raises:
             PluginError: The plugin failed, or answered with something else than verdicts.
         """
@@ -47,6 +55,11 @@ class CoreAPI(Protocol):
         self, model: Model, device_name: str, config: Mapping[str, Any] | None = None
     ) -> DeviceModel:
         """Compiles a model for one device; it is not changed, and must not change later.
+
+        Args:
+            model: The model.
+            device_name: One device, e.g. ``"CPU"`` or ``"OPENCL.1"``.
+            config: Properties of the device by name; those that are set for it hold beside them.
 
         Raises:
             CompileError: The device failed.

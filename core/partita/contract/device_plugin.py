@@ -162,9 +162,12 @@ class DevicePlugin(abc.ABC):
     ) -> DeviceModel:
         """(optional) Compiles a model using an earlier compile's state (defaults to compiling).
 
-        ``state`` is what :meth:`DeviceModel.export_state` returned when a plugin with the same
-        :meth:`identity` had compiled the same model. Its arrays are read-only, and may be parts of
-        a mapped file. It is empty if the model or the identity differ.
+        Args:
+            model: The model; as :meth:`compile_model` gets it.
+            properties: Likewise.
+            state: What :meth:`DeviceModel.export_state` returned when a plugin with the same
+                :meth:`identity` had compiled the same model. Its arrays are read-only, and may be
+                parts of a mapped file. It is empty if the model or the identity differ.
         """
         return self.compile_model(model, properties)
 

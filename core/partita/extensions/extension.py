@@ -105,10 +105,11 @@ class Extension(abc.ABC):
         return [(kind, [dim.size for dim in shape]) for kind, shape in found[: len(node.outputs)]]
 
     def bind(self, node: ir.Node) -> Kernel:
-        """:meth:`kernel`, which is believed nothing: what it returns is checked.
+        """The kernel of an operation, whose results are checked against the operator's rule.
 
-        A call of it raises ``InferError`` where it fails, or returns too few outputs or others than
-        its rule tells.
+        Returns:
+            What :meth:`kernel` returns, but that calls raise `InferError` where it fails, returns
+            too few outputs, or others than the rule tells.
         """
         kernel, output_count = self.kernel(node), len(node.outputs)
         due = [(value.name, numpy_dtype(value.dtype), value.shape) for value in node.outputs]

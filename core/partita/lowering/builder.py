@@ -216,7 +216,13 @@ class Builder:
         return Operand(elements.shape, kind, elements)  # without sizes, as the elements are
 
     def filled(self, shape: Iterable[int], dtype: Any, element: Any) -> Operand:
-        """A :meth:`table` of one element, again and again."""
+        """A :meth:`table` of one element, again and again.
+
+        Args:
+            shape: Of the operand.
+            dtype: Of its elements.
+            element: Each of them.
+        """
         dims = tuple(shape)
         return self.table(dims, dtype, _repeated, element, *dims)
 

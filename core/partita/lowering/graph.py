@@ -117,7 +117,13 @@ class Node:
 
     @classmethod
     def link(cls, source: Value, target: Value, owner: Node) -> Node:
-        """An Identity that stands for ``owner`` in one program and leaves ``target.producer``."""
+        """An Identity that stands for ``owner`` in one program and leaves ``target.producer``.
+
+        Args:
+            source: What is read.
+            target: What is written.
+            owner: The node that profiles show in its place.
+        """
         producer = target.producer
         node = cls("Identity", [source], [target], name=owner.name, origins=())
         target.producer = producer

@@ -125,7 +125,13 @@ class Prepacked:
         return found
 
     def packed_again(self, x: Packed, key: Any, fn: Callable[[Array], Array]) -> Operand:
-        """What :meth:`operand` makes of what it has made, known by what it was made of."""
+        """What :meth:`operand` makes of what it has made, known by what it was made of.
+
+        Args:
+            x: What :meth:`operand` has made.
+            key: Tells one transformation of it from another.
+            fn: The transformation.
+        """
         full_key = (x.elements, x.shape, key)
         found = self._again.get(full_key)
         if found is None:
@@ -151,7 +157,16 @@ class Prepacked:
         }
 
     def restore(self, array: Array, full_key: Any, form: Form) -> Array | None:
-        """The transformed array that an exported model brought, if it has the right form."""
+        """The transformed array that an exported model brought, if it has the right form.
+
+        Args:
+            array: What is transformed.
+            full_key: Tells the transformation from all others of it.
+            form: What the transformed array must be.
+
+        Returns:
+            The array; ``None`` where there is none of this form.
+        """
         if not self._restored or array.dtype.hasobject or not _can_be_named(full_key[-1]):
             return None
         found = self._restored.get(self._name(array, full_key))

@@ -222,6 +222,11 @@ class Op:
     def set_output_type(self, index: int, element_type: Any, shape: Any) -> None:
         """Sets element type and shape of an output; custom operators use it to infer them.
 
+        Args:
+            index: Of the output.
+            element_type: A `Type`, or what makes one: a numpy dtype, a name like ``"f32"``.
+            shape: A `PartialShape`, or what makes one.
+
         Raises:
             ModelError: There is no such output, or the type or shape is invalid.
         """

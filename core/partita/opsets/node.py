@@ -190,6 +190,11 @@ class Node(Arithmetic["Node"]):
     def model_to(self, results: Sequence[Any], parameters: Sequence[Any], name: str) -> Any:
         """The model that computes results from parameters, as an ``onnx_ir.Model``.
 
+        Args:
+            results: Nodes of one output, or outputs of nodes.
+            parameters: Nodes that :func:`parameter` made, in the order of the inputs.
+            name: Of the model.
+
         Raises:
             ModelError: A result depends on a parameter that is not listed, or names are not unique.
         """

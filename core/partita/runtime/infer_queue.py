@@ -98,6 +98,12 @@ class AsyncInferQueue(ProcessBound):
     ) -> None:
         """Starts a run on a free request; waits for one if all are busy.
 
+        Args:
+            inputs: As :meth:`InferRequest.infer` takes them.
+            userdata: What the callback is called with, beside the request.
+            share_inputs: Whether arrays are read where they lie; they must not change until the run
+                has ended.
+
         Raises:
             InputError: As for :meth:`InferRequest.infer`; what the run itself raises,
                 :meth:`wait_all` raises.

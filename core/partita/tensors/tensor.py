@@ -240,7 +240,13 @@ class HostTensor(Tensor):
     def seen_as(
         cls, array: np.ndarray[Any, Any], shape: tuple[int, ...], dtype: np.dtype[Any]
     ) -> HostTensor:
-        """A tensor of an array that had this shape and dtype when the application passed it."""
+        """A tensor of an array that had this shape and dtype when the application passed it.
+
+        Args:
+            array: The array, which the tensor keeps.
+            shape: Its shape when it was passed.
+            dtype: Its type when it was passed.
+        """
         tensor = HostTensor(array)
         tensor._shape, tensor.dtype = shape, dtype
         return tensor

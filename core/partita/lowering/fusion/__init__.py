@@ -77,6 +77,12 @@ def fuse_residuals(graph: Graph, shapes: Shapes, accepts: Accepts | None = None)
     """Fuses the residual additions that only concrete shapes show to be such; no bodies.
 
     A :attr:`~partita.lowering.Target.refine` for models with dynamic shapes.
+
+    Args:
+        graph: The graph, which is changed.
+        shapes: Shapes of its values.
+        accepts: Says of a fused node whether the device takes it; all are taken where it is
+            ``None``.
     """
     rewriter = Rewriter(graph, accepts or _all, shapes)
     fuse_epilogues(rewriter)

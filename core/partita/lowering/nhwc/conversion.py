@@ -311,7 +311,13 @@ class ChannelsLast:
         return shape is not None and len(shape) == 4 and shape[1] % self.unit == 0
 
     def stored(self, node: Node, source: Value, target: Value) -> Node:
-        """What brings a tensor to the element type of images in memory, where it has another."""
+        """What brings a tensor to the element type of images in memory, where it has another.
+
+        Args:
+            node: The node that it is part of.
+            source: What is there.
+            target: What becomes of it.
+        """
         return self._identity(node, source, target)
 
     @staticmethod
