@@ -24,7 +24,14 @@ from partita.lowering.program import (
     plain,
 )
 from partita.lowering.shapes.fold_allowance import FoldAllowance
-from partita.lowering.shapes.symbolic_size import Size, evaluated, holds_sizes, integer, present
+from partita.lowering.shapes.symbolic_size import (
+    Size,
+    evaluated,
+    highest,
+    holds_sizes,
+    integer,
+    present,
+)
 from partita.lowering.transformed_weights import Form, Prepacked
 from partita.tensors.allocation import host_zeros
 
@@ -70,10 +77,6 @@ def _constant(array: Any) -> Operand:
     elements = plain(np.asarray(array))
     symbolic = elements.dtype == object and holds_sizes(elements)
     return Operand(elements.shape, _INT64 if symbolic else elements.dtype, elements)
-
-
-def _larger(moved: int, work: int) -> int:
-    return max(moved, work)
 
 
 new_array = np.empty
@@ -443,7 +446,7 @@ class Builder:
             return
         op = self.ops[-1]
         moved = sum([arg.nbytes for arg in args if isinstance(arg, Operand)])
-        step = Step(fn, args, op, shares, evaluated(_larger, moved, work or 0), results)
+        step = Step(fn, args, op, shares, highest(moved, work or 0), results)
         if present(step.work) >= self._most:  # what a profile says for all sizes alike
             self._most = present(step.work)
             op.exec_type = exec_type

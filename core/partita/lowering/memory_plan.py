@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Sequence
 
-from partita.lowering.shapes.symbolic_size import Number, Size, evaluated, present
+from partita.lowering.shapes.symbolic_size import Number, Size, highest, present
 
 ALIGNMENT = 64
 """Bytes; a cache line, and the widest vector register."""
@@ -66,21 +66,14 @@ def plan_for_sizes(intervals: Sequence[tuple[Number, int, int]]) -> tuple[list[N
         size, first, last = intervals[index]
         under = {n for n in done if intervals[n][1] <= last and first <= intervals[n][2]}
         # Where one of them lies above another, its end tells both.
-        highest = under.difference(*(below[n] for n in under))
+        nearest = under.difference(*(below[n] for n in under))
         below[index] = under
-        if highest:
-            scaled[index] = evaluated(_highest, *(ends[n] for n in sorted(highest)))
-        ends[index] = evaluated(_aligned_end, scaled[index], size)
+        if nearest:
+            scaled[index] = highest(*(ends[n] for n in sorted(nearest)))
+        ends[index] = scaled[index] + -(-size // ALIGNMENT) * ALIGNMENT
         done.append(index)
-    return scaled, evaluated(_highest, *ends) if ends else 0
-
-
-def _highest(*ends: int) -> int:
-    return max(ends)
-
-
-def _aligned_end(offset: int, size: int) -> int:
-    return offset + -(-size // ALIGNMENT) * ALIGNMENT
+    topmost = set(done).difference(*below)
+    return scaled, highest(*(ends[n] for n in sorted(topmost))) if topmost else 0
 
 
 class _Placed:

@@ -14,7 +14,9 @@ from partita.lowering.shapes.symbolic_size import (
     Recording,
     Size,
     evaluated,
+    highest,
     holds_sizes,
+    never_less,
     settled,
 )
 
@@ -65,7 +67,12 @@ def test_what_is_repeated_is_what_would_be_computed(compute, x, z, other_x, othe
         return
     assert [n.value if isinstance(n, Size) else n for n in symbolic] == plain
     numbers = recording.repeat([other_x, other_z])
-    if numbers is not None:
+    kept = [n.place for n in symbolic if isinstance(n, Size)]
+    recording.close(for_good=True)  # drops what none of these needs
+    again = recording.repeat([other_x, other_z])
+    assert (again is None) is (numbers is None)
+    if numbers is not None and again is not None:
+        assert [again[place] for place in kept] == [numbers[place] for place in kept]
         repeated = [numbers[n.place] if isinstance(n, Size) else n for n in symbolic]
         assert repeated == compute(other_x, other_z)
     assert recording.repeat([x, z]) is not None
@@ -103,6 +110,68 @@ def test_decisions_hold_for_others_that_decide_so_and_equal_sizes_need_none():
     assert recording.repeat([5, 6]) is None
     assert not x < 2
     assert recording.repeat([1, 1]) is None
+
+
+def test_expressions_that_are_equal_for_all_sizes_are_one():
+    recording = Recording()
+    x, z = recording.size(8), recording.size(5)
+    same = (x + 2 - 3) // 1 + 1  # what a convolution of three taps makes of it
+    assert same.place == x.place
+    assert (4 * x * z).place == (z * (x * 4)).place == ((x + x) * z * 2).place
+    assert (x + z + 1 - 3).place == (z - 2 + x).place
+    assert ((64 * x * z + 3) // 64).place == (x * z).place
+    assert ((x + 7) // 2).place == ((x + 1) // 2 + 3).place
+    assert (x - x, (6 * x + 4) % 3, x * 0) == (0, 1, 0)  # numbers
+    assert recording.repeat([100, 1000]) is not None  # nothing was decided
+
+
+def test_comparisons_with_numbers_are_bounds_of_what_the_sizes_are_computed_from():
+    recording = Recording()
+    x = recording.size(20)
+    half = (x - 1) // 2 + 1
+    quarter = (half - 1) // 2 + 1
+    for decided in (quarter > 2, half != 3, quarter >= 0, x < 100, half != -1):
+        assert decided
+    assert [n for n in range(200) if recording.repeat([n]) is not None] == [*range(9, 100)]
+    assert quarter == 5
+    assert [n for n in range(200) if recording.repeat([n]) is not None] == [17, 18, 19, 20]
+
+
+def test_products_that_cannot_be_less_decide_nothing():
+    recording = Recording()
+    x, z = recording.size(3), recording.size(2)
+    assert x * z >= 0
+    assert recording.repeat([0, 0]) is not None
+    assert x >= 1
+    assert z >= 2
+    assert x * z > 1
+    assert recording.repeat([1, 2]) is not None
+    assert recording.repeat([1, 1]) is None
+
+
+def test_the_highest_is_recorded_of_those_that_can_be_it():
+    recording = Recording()
+    x, z = recording.size(3), recording.size(2)
+    assert highest(x, 2 * x + 1, x + 1).place == (2 * x + 1).place
+    assert never_less(x + z, x + z - 1) and not never_less(x + z, x + 1)
+    assert never_less(x * z, -1) and not never_less(x, 1)
+    top = highest(x, z, x + 1)
+    assert top.value == 4
+    assert recording.repeat([3, 9])[top.place] == 9
+    assert (highest(3, 8, 5), never_less(3, 3), never_less(2, 3)) == (8, True, False)
+
+
+def test_what_nobody_asked_for_is_no_more_computed_after_the_end():
+    recording = Recording()
+    x = recording.size(4)
+    calls = []
+    other = evaluated(lambda n: calls.append(n) or n, x)
+    kept = evaluated(max, x, 5).place
+    recording.close(for_good=True)
+    assert recording.repeat([9])[kept] == 9
+    assert calls == [4]
+    with pytest.raises(RuntimeError, match="asked for after its recording has ended"):
+        _ = other.place
 
 
 def test_a_division_by_a_size_of_none_is_another_case():

@@ -165,7 +165,7 @@ class AxisSizes(NamedTuple):
     @property
     def is_identity(self) -> bool:
         """As of an axis; decided where numbers stand for others."""
-        return settled(evaluated(_is_identity, *self)) != 0
+        return bool(settled(evaluated(_is_identity, *self)))
 
 
 def _is_identity(*axis: Any) -> bool:

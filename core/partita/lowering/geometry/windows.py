@@ -112,8 +112,7 @@ class Window:
         decided otherwise.
         """
         return tuple(
-            (settled(evaluated(_first_tap, *along)), settled(evaluated(_last_tap, *along)))
-            for along in map(self.along, range(3))
+            settled(evaluated(_reached_taps, *along)) for along in map(self.along, range(3))
         )
 
     @functools.cached_property
@@ -123,8 +122,7 @@ class Window:
         From the middle of the window, if they lie there. So they are the same for many sizes.
         """
         return tuple(
-            (settled(evaluated(_first_kept, *along)), settled(evaluated(_last_kept, *along)))
-            for along in map(self.along, range(3))
+            settled(evaluated(_halved_taps, *along)) for along in map(self.along, range(3))
         )
 
     def _less(self, pads: Triple, taps: Sequence[int]) -> Triple:
@@ -144,8 +142,12 @@ class Window:
         return integers([n for row in rows for n in row])
 
 
-def _first_tap(size: int, taps: int, stride: int, gap: int, begin: int, end: int, out: int) -> int:
-    """The first tap that lies on or behind the first element in the last window.
+def _reached_taps(
+    size: int, taps: int, stride: int, gap: int, begin: int, end: int, out: int
+) -> tuple[int, int]:
+    """The first tap on or behind the first element in the last window, and behind the last one.
+
+    That is the first one behind the last element in the first window.
 
     Args:
         size: Elements of the input.
@@ -156,37 +158,12 @@ def _first_tap(size: int, taps: int, stride: int, gap: int, begin: int, end: int
         end: What is added behind the last one; not asked for, but one of `Window.along`.
         out: Windows.
     """
-    return min(max(-(((max(out, 1) - 1) * stride - begin) // gap), 0), taps - 1)
-
-
-def _last_tap(size: int, taps: int, stride: int, gap: int, begin: int, end: int, out: int) -> int:
-    """The first tap that lies behind the last element in the first window.
-
-    Args:
-        size: Elements of the input.
-        taps: Of the kernel.
-        stride: From window to window.
-        gap: From tap to tap.
-        begin: What is added before the first element.
-        end: What is added behind the last one.
-        out: Windows.
-    """
-    low = _first_tap(size, taps, stride, gap, begin, end, out)
-    return min(max((size - 1 + begin) // gap + 1, low + 1), taps)
-
-
-def _first_kept(*along: int) -> int:
-    """The first tap of :attr:`Window.halved`."""
-    return _halved_taps(*along)[0]
-
-
-def _last_kept(*along: int) -> int:
-    """The one behind its last."""
-    return _halved_taps(*along)[1]
+    low = min(max(-(((max(out, 1) - 1) * stride - begin) // gap), 0), taps - 1)
+    return low, min(max((size - 1 + begin) // gap + 1, low + 1), taps)
 
 
 def _halved_taps(*along: int) -> tuple[int, int]:
-    low, high = _first_tap(*along), _last_tap(*along)
+    low, high = _reached_taps(*along)
     taps = count = along[1]
     while count > 1 and -(-count // 2) >= high - low:
         count = -(-count // 2)

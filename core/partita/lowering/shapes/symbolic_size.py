@@ -16,97 +16,61 @@ from typing import Any
 
 import numpy as np
 
+from partita.lowering.shapes.expressions import Expressions
+from partita.lowering.shapes.linear_form import ANY, NOT_NEGATIVE, SWAPPED, Operator, combined
+
 Number = Any
 """An ``int``, or a :class:`Size`."""
-
-_Step = tuple[int, Callable[..., Any], Any, int, Any]
-"""Place of the result or -1 for a decision, function, left and right place (or all places and -1),
-and what was decided."""
 
 
 class NoKeyError(TypeError):
     """A symbolic size was to be found in a set or a dictionary."""
 
 
-class Recording:
-    """Expressions of sizes in the order in which they were made, and decisions between them.
+class Recording(Expressions):
+    """What is computed of sizes, and decided by them.
 
     Attributes:
         exact: Whether somebody got hold of a number since the recording began, or was forked.
     """
 
     def __init__(self) -> None:
-        self._values: list[Any] = []
-        self._steps: list[_Step] = []
-        self._places: dict[Any, int] = {}
-        self._inputs: list[int] = []
-        self._decided: set[Any] = set()
-        self._closed = False
+        super().__init__()
         self.exact = False
-
-    def fork(self, values: Sequence[Any]) -> Recording:
-        """A recording that goes on where this one ended.
-
-        Args:
-            values: What :meth:`repeat` has returned for the sizes at hand.
-        """
-        other = Recording()
-        other._values = list(values)
-        other._places = dict(self._places)
-        other._decided = set(self._decided)
-        other._inputs = list(self._inputs)
-        return other
 
     def sizes(self) -> list[Size]:
         """All values there are, as sizes of this recording."""
         return [Size(self, place, value) for place, value in enumerate(self._values)]
 
-    @property
-    def count(self) -> int:
-        """How many values there are."""
-        return len(self._values)
-
     def inputs(self, sizes: Sequence[Size]) -> list[Size]:
         """Those of :meth:`sizes` that are given to :meth:`repeat`."""
         return [sizes[place] for place in self._inputs]
 
-    def close(self, for_good: bool = False) -> None:
-        """Ends the recording: what is computed or decided later would not be repeated.
-
-        A size that is still used then raises RuntimeError.
-
-        Args:
-            for_good: Nothing is going to be forked off it: what tells that an expression or a
-                decision was met before is dropped.
-        """
-        self._closed = True
-        if for_good:
-            self._places, self._decided = {}, set()
-
     def size(self, value: int) -> Size:
-        """A size that will be given: the next one of :meth:`repeat`."""
-        place = self._place(("input", len(self._inputs)), value)
+        """A size that will be given, not less than 0: the next one of :meth:`repeat`."""
+        place = self._new_atom(("input", len(self._inputs)), value, NOT_NEGATIVE)
         self._inputs.append(place)
         return Size(self, place, value)
 
-    def compute(self, fn: Callable[[Any, Any], Any], x: Number, z: Number) -> Number:
-        """``fn(x, z)``, the same size for the same expression."""
-        key = fn, *((n.place, True) if type(n) is Size else (n, False) for n in (x, z))
+    def compute(self, fn: Operator, x: Number, z: Number) -> Number:
+        """``fn(x, z)``, the same size for the same expression; a number if it always is that."""
+        key = fn, *((n.at, True) if type(n) is Size else (n, False) for n in (x, z))
         found = self._places.get(key)
         if found is None:
             self._require_open()
-            left, right = self._operand(x), self._operand(z)
-            value = fn(self._values[left], self._values[right])
-            found = self._place(key, value)
-            self._steps.append((found, fn, left, right, None))
+            found = self._places[key] = self._result(fn, self._operand(x), self._operand(z))
+        form = self._forms[found]
+        if form is not None and not form.factor:
+            return form.offset
         return Size(self, found, self._values[found])
 
     def evaluate(self, fn: Callable[..., Any], *args: Any) -> Number:
         """``fn(*args)``: called again for other sizes, so that decisions in it are not recorded.
 
         Args:
-            fn: A function of numbers, without effects, that gives the same for the same ones; it
-                is known by itself, so that one made anew each time is computed as often.
+            fn: A function of numbers, without effects, that gives the same for the same ones, and
+                an ``int`` for all or for none; it is known by itself, so that one made anew each
+                time is computed as often.
             args: Sizes, and constants that can be keys of dictionaries.
         """
         self._require_open()
@@ -114,61 +78,40 @@ class Recording:
         key = fn, places
         found = self._places.get(key)
         if found is None:
-            found = self._place(key, fn(*(self._values[place] for place in places)))
+            value = fn(*(self._values[place] for place in places))
+            if type(value) is int:
+                found = self._new_atom(key, value, ANY)
+            else:
+                found = self._place(key, value, None)
             self._steps.append((found, fn, places, -1, None))
         return Size(self, found, self._values[found])
 
-    def decide(self, fn: Callable[[Any, Any], Any], x: Number, z: Number) -> Any:
+    def decide(self, fn: Operator, x: Number, z: Number) -> Any:
         """``fn(x, z)`` as it is now; other sizes must have the same."""
         self._require_open()
         left, right = self._operand(x), self._operand(z)
-        outcome = fn(self._values[left], self._values[right])
-        key = fn, left, right
-        if key not in self._decided:
-            self._decided.add(key)
-            self._steps.append((-1, fn, left, right, outcome))
-        return outcome
+        one, other = self._forms[left], self._forms[right]
+        if one is not None and other is not None and fn in SWAPPED:
+            if not one.factor:
+                fn, one, other = SWAPPED[fn], other, one
+            if not other.factor or one.atom == other.atom:
+                factor, number = one.factor - other.factor, other.offset - one.offset
+                return self._compare(fn, factor, one.atom, number)
+            left, right = self._linear(one), self._linear(other)
+        return self._decide(fn, left, right)
 
-    def repeat(self, sizes: Sequence[int]) -> list[Any] | None:
-        """The values of all expressions for other sizes, or ``None`` if they decide otherwise."""
-        values = self._values.copy()
-        for place, size in zip(self._inputs, sizes, strict=True):
-            values[place] = size
-        return values if self._take(values) else None
-
-    def go_on(self, before: Sequence[Any]) -> list[Any] | None:
-        """Of a fork: the same, from what :meth:`repeat` of the recording before it returned."""
-        values = [*before, *self._values[len(before) :]]
-        return values if self._take(values) else None
-
-    def _take(self, values: list[Any]) -> bool:
-        """Takes the steps; whether all decisions come out as before."""
-        try:
-            for place, fn, left, right, outcome in self._steps:
-                if place < 0:
-                    if fn(values[left], values[right]) != outcome:
-                        return False
-                elif right < 0:
-                    values[place] = fn(*[values[n] for n in left])
-                else:
-                    values[place] = fn(values[left], values[right])
-        except ZeroDivisionError:
+    def never_less(self, x: Number, z: Number) -> bool:
+        """Whether ``x >= z`` follows from what was decided."""
+        one, other = (self._forms[self._operand(n)] for n in (x, z))
+        if one is None or other is None:
             return False
-        return True
-
-    def _require_open(self) -> None:
-        if self._closed:
-            raise RuntimeError("A symbolic size is used after its recording has ended.")
+        difference = combined(operator.sub, one, other)
+        if difference is None:
+            return self._bounds_of(one).low >= self._bounds_of(other).high
+        return self._bounds_of(difference).low >= 0
 
     def _operand(self, x: Number) -> int:
-        return x.place if type(x) is Size else self._place(("constant", type(x), x), x)
-
-    def _place(self, key: Any, value: Any) -> int:
-        found = self._places.get(key)
-        if found is None:
-            found = self._places[key] = len(self._values)
-            self._values.append(value)
-        return found
+        return x.at if type(x) is Size else self._constant(x)
 
 
 def _computed(fn: Callable[[Any, Any], Any], swapped: bool = False) -> Any:
@@ -189,7 +132,7 @@ def _computed(fn: Callable[[Any, Any], Any], swapped: bool = False) -> Any:
 def _decided(fn: Callable[[Any, Any], Any]) -> Any:
     def method(self: Size, other: Any) -> Any:
         if type(other) is Size:
-            if other.place == self.place:
+            if other.at == self.at:
                 return fn(0, 0)
         elif isinstance(other, np.number):
             other = other.item()
@@ -205,16 +148,21 @@ class Size:
 
     Attributes:
         recording: Where it is recorded.
-        place: Of its value among those of :meth:`Recording.repeat`.
+        at: Where its value is among those of the recording, which may not be repeated.
         value: What it is now.
     """
 
-    __slots__ = ("place", "recording", "value")
+    __slots__ = ("at", "recording", "value")
 
-    def __init__(self, recording: Recording, place: int, value: int) -> None:
+    def __init__(self, recording: Recording, at: int, value: int) -> None:
         self.recording = recording
-        self.place = place
+        self.at = at
         self.value = value
+
+    @property
+    def place(self) -> int:
+        """The place of its value among those of :meth:`Recording.repeat`, which computes it."""
+        return self.recording.ask_for(self.at)
 
     __add__ = __radd__ = _computed(operator.add)
     __sub__, __rsub__ = _computed(operator.sub), _computed(operator.sub, swapped=True)
@@ -276,7 +224,7 @@ def present(n: Number) -> int:
     return n.value if type(n) is Size else n
 
 
-def settled(n: Number) -> int:
+def settled(n: Number) -> Any:
     """The number itself; sizes for which it is another one are decided otherwise.
 
     For what is chosen by a number that is the same for many sizes.
@@ -284,12 +232,12 @@ def settled(n: Number) -> int:
     if type(n) is Size:
         n.recording.decide(operator.eq, n, n.value)
         n = n.value
-    return n  # type: ignore[no-any-return]  # a number
+    return n
 
 
 def same_number(n: Number) -> tuple[bool, int]:
     """A key under which only numbers are kept that are the same for all sizes."""
-    return (True, n.place) if type(n) is Size else (False, int(n))
+    return (True, n.at) if type(n) is Size else (False, int(n))
 
 
 def evaluated(fn: Callable[..., Any], *args: Any) -> Any:
@@ -307,6 +255,23 @@ def integers(numbers: Sequence[Number]) -> np.ndarray[Any, Any]:
     """Numbers as an array of int64; of objects where there are sizes among them."""
     symbolic = any(type(n) is Size for n in numbers)
     return np.array(numbers, object if symbolic else np.int64)
+
+
+def highest(*numbers: Number) -> Number:
+    """The largest of numbers; what is recorded leaves out those that none of all sizes makes it."""
+    kept: list[Number] = []
+    for n in numbers:
+        if not any(never_less(other, n) for other in kept):
+            kept = [*(other for other in kept if not never_less(n, other)), n]
+    return kept[0] if len(kept) == 1 else evaluated(max, *kept)
+
+
+def never_less(x: Number, z: Number) -> bool:
+    """Whether it is known, without a decision, that a number is not less than another one."""
+    for n in (x, z):
+        if type(n) is Size:
+            return n.recording.never_less(x, z)
+    return bool(x >= z)
 
 
 def holds_sizes(thing: Any) -> bool:

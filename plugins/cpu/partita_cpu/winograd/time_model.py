@@ -139,7 +139,8 @@ def side_for(
     inside = min(images.begin + images.end) >= 0
     if not plain or not inside or images.groups > 1 or images.slices > 1:
         return 0
-    return settled(evaluated(fastest_side, *Sizes.of(images, machine, threads, direct)))
+    side: int = settled(evaluated(fastest_side, *Sizes.of(images, machine, threads, direct)))
+    return side
 
 
 def fastest_side(*numbers: int) -> int:

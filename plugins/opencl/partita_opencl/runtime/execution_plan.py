@@ -238,11 +238,11 @@ class Slots(NamedTuple):
 
     Attributes:
         first: By tensor a step that has it, the position among the step's arguments, and its slot.
-        sizes: Bytes of the slots, in a recorded program as sizes that stand for others.
+        sizes: Bytes of each slot and -1; if sizes tell them, -1 and the place of their number.
     """
 
     first: Sequence[tuple[int, int, int]]
-    sizes: Sequence[Any]
+    sizes: Sequence[tuple[int, int]]
 
     @classmethod
     def of(cls, program: Program) -> Slots:
@@ -255,7 +255,8 @@ class Slots(NamedTuple):
             for position, arg in enumerate(step.args):
                 if isinstance(arg, Operand) and arg.root in slots:
                     first.setdefault(arg.root, (number, position, slots[arg.root]))
-        return cls(list(first.values()), sizes)
+        placed = [(-1, n.place) if type(n) is Size else (n, -1) for n in sizes]
+        return cls(list(first.values()), placed)
 
     def places(self, steps: Sequence[Step]) -> dict[Operand, int]:
         """The slot of each tensor, in the program or one that is made of it for other sizes."""
@@ -263,7 +264,7 @@ class Slots(NamedTuple):
 
     def bytes_for(self, numbers: Sequence[Any]) -> list[int]:
         """The sizes, as numbers."""
-        return [numbers[size.place] if type(size) is Size else size for size in self.sizes]
+        return [numbers[place] if place >= 0 else size for size, place in self.sizes]
 
 
 def _plan(

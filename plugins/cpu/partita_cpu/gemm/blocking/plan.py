@@ -281,7 +281,9 @@ class _Planner:
         lines = halo, flat, lhs.pitch, i.out_width, lhs.rows
         enough = math.inf if lhs.on_amx else ENOUGH_TILES
         problem = columns, self.threads, weights, self._copy_cost(), enough
-        shares = evaluated(shares_of_columns, grains, grain, moved, *problem, *lines)
+        shares = 1
+        if self.threads > 1:
+            shares = evaluated(shares_of_columns, grains, grain, moved, *problem, *lines)
         panel = evaluated(min, panel, -(-grains // (self.threads // shares)) * grain)
         tiles = evaluated(column_tiles, panel, *lines)
         plane = self._plane_bytes(panel, row)
