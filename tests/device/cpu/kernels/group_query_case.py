@@ -61,9 +61,10 @@ class Case:
         model = model_of(
             "GroupQueryAttention", given, outputs=3, domain="com.microsoft", **self.attributes
         )
+        past = self.inputs["q"] if self.inputs["past_key"] is None else self.inputs["past_key"]
+        kind = helper.np_dtype_to_tensor_dtype(past.dtype)  # results have no type of their own
         for cache in (*model.graph.input, *model.graph.output):
             if cache.name in ("x3", "x4", "y1", "y2"):
-                kind = cache.type.tensor_type.elem_type
                 shape = [None, None, "places", None]  # of a fixed capacity
                 cache.CopyFrom(helper.make_tensor_value_info(cache.name, kind, shape))
         return model
