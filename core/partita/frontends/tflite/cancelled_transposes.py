@@ -115,7 +115,7 @@ class _Walk:
             if source is not None and perm == tuple(range(len(perm))):
                 node.replace_input_with(index, source)
         if node.op_type == "Pad" and node.domain == "":
-            self._turn_what_is_padded(node)
+            self._permute_what_is_padded(node)
         known = any(value in self._before for value in node.inputs)
         rule = self._rules.get(node.op_type) if node.domain == "" else None
         if rule is not None and (known or node.op_type == "Transpose") and rule(node):
@@ -202,7 +202,7 @@ class _Walk:
         return True
 
     def _elementwise(self, node: ir.Node) -> bool:
-        """Inputs in one order of axes; constants are turned the other way."""
+        """Inputs in one order of axes; constants are permuted the other way."""
         found = [self._before[value] for value in node.inputs if value in self._before]
         perm = found[0][1]
         if any(other != perm for _, other in found) or "axis" in node.attributes:
@@ -228,9 +228,9 @@ class _Walk:
         cheap = others > 1 or moves_only_ones(sizes, inverse(perm))
         if value.const_value is None and (len(sizes) != len(perm) or not cheap):
             return None
-        return self._turned(value, perm)
+        return self._permuted(value, perm)
 
-    def _turned(self, value: ir.Value, perm: Perm) -> ir.Value:
+    def _permuted(self, value: ir.Value, perm: Perm) -> ir.Value:
         """A value transposed the other way, filled up with axes of size one in front."""
         import onnx_ir as ir
 
@@ -258,7 +258,7 @@ class _Walk:
         if any(one is None or len(one) != len(perm) for one in sizes):
             return False
         inputs: list[ir.Value | None] = [
-            self._before[value][0] if value in self._before else self._turned(value, perm)
+            self._before[value][0] if value in self._before else self._permuted(value, perm)
             for value in values
         ]
         axis = perm[_axis(node, perm)]
@@ -293,7 +293,7 @@ class _Walk:
         self._again(node, inputs, {}, perm)
         return True
 
-    def _turn_what_is_padded(self, node: ir.Node) -> None:
+    def _permute_what_is_padded(self, node: ir.Node) -> None:
         """Transposes what a Pad reads if all that it makes is transposed afterwards.
 
         A convolution behind both then takes the padding as its own.
@@ -313,7 +313,7 @@ class _Walk:
             return
         back = inverse(perm)
         same = ir.Value(name=self._names.fresh(f"{value.name}/first"))
-        self._before[same] = (self._turned(value, back), back)
+        self._before[same] = (self._permuted(value, back), back)
         self._dims[same] = self._dims[value]
         node.replace_input_with(0, same)
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 HEADS_BEHIND = [0, 2, 1, 3]
 """The transposition between (batch, tokens, heads, size) and (batch, heads, tokens, size)."""
 
-_TURNED = [0, 1, 3, 2]
+_TRANSPOSED = [0, 1, 3, 2]
 
 _NEVER = -1e4
 """A key with such a score does not count, whatever is added to it."""
@@ -135,16 +135,16 @@ def _site(softmax: ir.Node, caches: Mapping[ir.Value, CacheGrowth]) -> Site | No
     product, factors = _unscaled(inner, "MatMul")
     if product is None or product.inputs[0] is None:
         return None
-    turned, others = _unscaled(product.inputs[1], "Transpose")
-    if turned is None or not permutes(turned, _TURNED):
+    transposed, others = _unscaled(product.inputs[1], "Transpose")
+    if transposed is None or not permutes(transposed, _TRANSPOSED):
         return None
-    keys, values = (_cache_of(x, caches) for x in (turned.inputs[0], mix.inputs[1]))
+    keys, values = (_cache_of(x, caches) for x in (transposed.inputs[0], mix.inputs[1]))
     if keys is None or values is None:
         return None
     query = product.inputs[0]
     if (keys.heads, keys.size) != (values.heads, values.size):
         raise UnusualCacheError(f"'{keys.past.name}' and '{values.past.name}' are not alike")
-    heads = _heads(query, turned.inputs[0], keys)
+    heads = _heads(query, transposed.inputs[0], keys)
     return Site(query, heads, keys, values, [*factors, *others], biases, replaced, mix)
 
 

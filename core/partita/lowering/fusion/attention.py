@@ -16,8 +16,8 @@ from partita.lowering.fusion.rewriting import (
 from partita.lowering.graph import Node, Value
 
 _HEADS_OUT = [0, 2, 1, 3]
-_HEADS_OUT_TURNED = [0, 2, 3, 1]
-_TURNED = [0, 1, 3, 2]
+_HEADS_OUT_TRANSPOSED = [0, 2, 3, 1]
+_TRANSPOSED = [0, 1, 3, 2]
 
 
 @fusion_pass(60)
@@ -39,25 +39,34 @@ def fuse_attention(rewriter: Rewriter) -> None:
 
 
 @fusion_pass(55)
-def turn_heads_last(rewriter: Rewriter) -> None:
+def move_heads_last(rewriter: Rewriter) -> None:
     """Matrices that are transposed in a row, then laid out by heads, are laid out before that.
 
     So exporters spell the keys of models that keep batch and heads as one axis.
     """
     for node in rewriter.nodes():
-        turn = rewriter.maker(node.input(0), "Transpose") if node.kind == "Reshape" else None
-        if turn is None or not _turns(turn, [0, 2, 1]) or _turned_matrices(rewriter, node)[0]:
+        transpose = rewriter.maker(node.input(0), "Transpose") if node.kind == "Reshape" else None
+        if (
+            transpose is None
+            or not _permutes(transpose, [0, 2, 1])
+            or _transposed_matrices(rewriter, node)[0]
+        ):
             continue
-        source, turned, result = turn.inputs[0], turn.outputs[0], node.result
+        source, transposed, result = transpose.inputs[0], transpose.outputs[0], node.result
         shapes = [() if x is None or x.shape is None else x.shape for x in (source, result)]
         before, after = (tuple(dim for dim in shape if isinstance(dim, int)) for shape in shapes)
         is_layout = (len(before), len(after)) == (3, 4) and after[2:] == before[:0:-1]
-        if turned is None or rewriter.only_user(turned) is not node or not is_layout or 0 in after:
+        if (
+            transposed is None
+            or rewriter.only_user(transposed) is not node
+            or not is_layout
+            or 0 in after
+        ):
             continue
-        turned.name, turned.shape = "", (*after[:2], *before[1:])
-        sizes = Value.constant(np.asarray(turned.shape, np.int64))
-        rewriter.replace([turn], node.like([source, sizes], [turned]))
-        rewriter.replace([node], turn.like([turned], [result], {"perm": _TURNED}))
+        transposed.name, transposed.shape = "", (*after[:2], *before[1:])
+        sizes = Value.constant(np.asarray(transposed.shape, np.int64))
+        rewriter.replace([transpose], node.like([source, sizes], [transposed]))
+        rewriter.replace([node], transpose.like([transposed], [result], {"perm": _TRANSPOSED}))
 
 
 def _fuse(rewriter: Rewriter, softmax: Node) -> None:
@@ -71,16 +80,16 @@ def _fuse(rewriter: Rewriter, softmax: Node) -> None:
     product, scale, mask, group = found
     q, scale, before_q = _unscaled(rewriter, product.inputs[0], scale)
     k, scale, before_k = _unscaled(rewriter, product.inputs[1], scale)
-    k, turned_k = _keys(rewriter, k)
-    q, turned_q = _heads_last(rewriter, q)
-    k, moved_k = _heads_last(rewriter, k, _HEADS_OUT if turned_k else _HEADS_OUT_TURNED)
-    v, turned_v = _heads_last(rewriter, mix.inputs[1])
+    k, transposed_k = _keys(rewriter, k)
+    q, transposed_q = _heads_last(rewriter, q)
+    k, moved_k = _heads_last(rewriter, k, _HEADS_OUT if transposed_k else _HEADS_OUT_TRANSPOSED)
+    v, transposed_v = _heads_last(rewriter, mix.inputs[1])
     result, after = _result(rewriter, mix)
-    first = [not steps for steps in (turned_q, moved_k, turned_v, after)]
+    first = [not steps for steps in (transposed_q, moved_k, transposed_v, after)]
     group = [*group, product, softmax, *cleared, mix, *after]
     if q is None or k is None or v is None or result is None or not rewriter.inner(group, result):
         return
-    for steps in (before_q + turned_q, before_k + turned_k + moved_k, turned_v):
+    for steps in (before_q + transposed_q, before_k + transposed_k + moved_k, transposed_v):
         for step in steps:
             if rewriter.inner([*group, step], result):
                 group.append(step)
@@ -160,17 +169,17 @@ def _keys(rewriter: Rewriter, value: Value | None) -> tuple[Value | None, list[N
     if node is None:
         return None, []
     if node.kind == "Reshape":
-        return _turned_matrices(rewriter, node)
-    if _turns(node, _TURNED):
+        return _transposed_matrices(rewriter, node)
+    if _permutes(node, _TRANSPOSED):
         return node.inputs[0], [node]
-    return (value, []) if _turns(node, _HEADS_OUT_TURNED) else (None, [])
+    return (value, []) if _permutes(node, _HEADS_OUT_TRANSPOSED) else (None, [])
 
 
-def _turned_matrices(rewriter: Rewriter, last: Node) -> tuple[Value | None, list[Node]]:
+def _transposed_matrices(rewriter: Rewriter, last: Node) -> tuple[Value | None, list[Node]]:
     """What `last` reshapes back after its matrices, all in a row, were transposed."""
-    turn = rewriter.maker(last.inputs[0], "Transpose")
-    first = None if turn is None else rewriter.maker(turn.inputs[0], "Reshape")
-    if turn is None or first is None or not _turns(turn, [0, 2, 1]):
+    transpose = rewriter.maker(last.inputs[0], "Transpose")
+    first = None if transpose is None else rewriter.maker(transpose.inputs[0], "Reshape")
+    if transpose is None or first is None or not _permutes(transpose, [0, 2, 1]):
         return None, []
     source, row, result = first.inputs[0], first.outputs[0], last.outputs[0]
     shapes = [None if x is None else x.shape for x in (source, row, result)]
@@ -179,7 +188,7 @@ def _turned_matrices(rewriter: Rewriter, last: Node) -> tuple[Value | None, list
         return None, []
     if after != (*before[:2], before[3], before[2]):
         return None, []
-    return source, [last, turn, first]
+    return source, [last, transpose, first]
 
 
 def _heads_last(
@@ -190,7 +199,7 @@ def _heads_last(
     Or the value as it is; `None` if it may have other axes.
     """
     node = rewriter.maker(value, "Transpose")
-    if node is not None and _turns(node, order):
+    if node is not None and _permutes(node, order):
         return node.inputs[0], [node]
     is_of_heads = value is not None and value.shape is not None and len(value.shape) == 4
     return (value if is_of_heads else None), []
@@ -208,7 +217,7 @@ def _result(rewriter: Rewriter, mix: Node) -> tuple[Value | None, list[Node]]:
         steps.append(user)
         value = user.outputs[0]
         user = rewriter.only_user(value, "Transpose", "Reshape")
-    if user is not None and _turns(user, _HEADS_OUT):
+    if user is not None and _permutes(user, _HEADS_OUT):
         return user.outputs[0], [*steps, user]
     return mix.outputs[0], []
 
@@ -218,5 +227,5 @@ def _keeps_shape(rewriter: Rewriter, node: Node) -> bool:
     return source is not None and result is not None and rewriter.same_shape(source, result)
 
 
-def _turns(node: Node, order: Sequence[int]) -> bool:
+def _permutes(node: Node, order: Sequence[int]) -> bool:
     return node.kind == "Transpose" and list(node.attrs.get("perm", ())) == list(order)

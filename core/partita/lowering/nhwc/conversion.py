@@ -131,7 +131,7 @@ class ChannelsLast:
         self._graph.nodes = self._nodes
 
     def _with_known_shape(self, node: Node) -> Node:
-        """A constant in place of what asks for the shape of an image that is turned round.
+        """A constant in place of what asks for the shape of an image whose layout is converted.
 
         The image would be brought back for it.
         """
@@ -325,7 +325,7 @@ class ChannelsLast:
         return Node("Identity", [source], [target], name=node.name, origins=node.origins)
 
     def _transpose(self, node: Node) -> bool:
-        """What a model of channels last turns for a convolution, and back, is left as it is."""
+        """Leaves what a model of channels last transposes for a convolution, and back, as it is."""
         perm = tuple(node.attrs.get("perm", ()))
         if perm == TO_LAST:
             return self._port_out(node)

@@ -1,6 +1,6 @@
 """What moves parts of images with channels last: Slice, Split, and pixels that become rows.
 
-Transformers of images turn them to rows, of all channels of a pixel, and back; where channels are
+Transformers of images make rows of them, of all channels of a pixel, and back; where channels are
 last, that is a view.
 """
 
@@ -96,23 +96,23 @@ class MovedChannelsLast(ChannelsLast):
     def _rows_of_pixels(self, node: Node) -> bool:
         """An image that becomes rows of a pixel's channels is those with channels last already."""
         x = node.inputs[0]
-        turn = self.only_reader(node, "Transpose")
-        if x is None or turn is None or not self.is_last(x) or turn.outputs[0] is None:
+        transpose = self.only_reader(node, "Transpose")
+        if x is None or transpose is None or not self.is_last(x) or transpose.outputs[0] is None:
             return False
         n, c, h, w = self.shape(x) or (0, 0, 0, 0)
         flat = None if node.outputs[0] is None else self.shape(node.outputs[0])
-        turns = list(turn.attrs.get("perm", ())) == [0, 2, 1]
-        if not turns or not self._is_whole(n, c, h, w) or flat != (n, c, h * w):
+        swaps = list(transpose.attrs.get("perm", ())) == [0, 2, 1]
+        if not swaps or not self._is_whole(n, c, h, w) or flat != (n, c, h * w):
             return False
-        self.take_with(turn)
+        self.take_with(transpose)
         self.put(
             Node(
                 "Reshape",
                 [self.bring(x, node), Value.constant(integers([n, h * w, c]))],
-                [turn.outputs[0]],
+                [transpose.outputs[0]],
                 version=node.version,
-                name=turn.name,
-                origins=(*node.origins, *turn.origins),
+                name=transpose.name,
+                origins=(*node.origins, *transpose.origins),
             )
         )
         return True

@@ -77,8 +77,8 @@ how many there are, and of each elements between neighbours, of batches after so
 (PERIOD) it begins anew; BECOMES_ZERO: as `Scores` has it; SCALED: whether heads have factors;
 COSINE: whether queries and keys are divided by their lengths; ROOM: scratch floats of a thread;
 ROWS and COLUMNS: of a tile; PAIRS: whether products are of pairs of bfloat16; from KEY_TABLE on the
-table of packing (`matrix_table`) of the keys of a head, turned, and from VALUE_TABLE on that of its
-values.
+table of packing (`matrix_table`) of the keys of a head, transposed, and from VALUE_TABLE on that of
+its values.
 """
 
 VALUE_TABLE = KEY_TABLE + FIELDS

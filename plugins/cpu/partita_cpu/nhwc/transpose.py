@@ -13,8 +13,8 @@ from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.llvm.copies.transpose_block import SIDE
 
 TOGETHER = 4
-"""Blocks beside one another that are turned before those below: lines that lie together in memory
-are fetched together."""
+"""Blocks beside one another that are transposed before those below: lines that lie together in
+memory are fetched together."""
 
 
 @loop
@@ -31,7 +31,7 @@ def transpose_planes(
         y: (N, columns, rows), flat.
         rows: Rows of x, at least `SIDE`.
         columns: Columns of x, at least `SIDE`.
-        kernel: Address of the kernel that turns a block.
+        kernel: Address of the kernel that transposes a block.
         tid: This thread.
         nt: All threads; they share blocks of columns, or of rows where those are few.
     """

@@ -59,7 +59,7 @@ class _Part:
     size: int = 0
     passed: list[Node] = field(default_factory=list)
 
-    def turned(self, *order: int) -> _Part:
+    def transposed(self, *order: int) -> _Part:
         """With the last axes in another order."""
         rank = len(self.view.shape)
         axes = [*range(rank - len(order)), *(rank + axis for axis in order)]
@@ -275,7 +275,7 @@ class _Joining:
             part = self._follow(part, node, result)
         whole = _Part(Strided.whole(value, self._shapes[value]))
         for one in (part, whole):
-            one = one if moved is None else one.turned(*moved)
+            one = one if moved is None else one.transposed(*moved)
             is_single = one.view.base.dtype == SINGLE and len(one.view.shape) >= 3
             if is_single and all(one.view.shape) and one.place() is not None:
                 return one
@@ -428,8 +428,8 @@ def _factors(node: Node) -> tuple[Value, Value, bool] | None:
     (row, term), (one, other), (a, c) = rest
     if (row, term, one, other) == (a, one, term, c):
         return node.inputs[0], node.inputs[1], False
-    turned = (row, term, one, other) == (a, other, c, term)
-    return (node.inputs[0], node.inputs[1], True) if turned else None
+    swapped = (row, term, one, other) == (a, other, c, term)
+    return (node.inputs[0], node.inputs[1], True) if swapped else None
 
 
 def _mask_steps(mask: tuple[int, ...] | None, scores: tuple[int, ...]) -> list[int] | None:

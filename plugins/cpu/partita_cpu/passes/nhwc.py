@@ -398,19 +398,19 @@ class _Walk(MovedChannelsLast):
         if x is None or not self.is_last(x):
             return False
         n, c, h, w = self.shape(x) or (0, 0, 0, 0)
-        turn = self.only_reader(node, "Transpose")
-        last = None if turn is None else self.only_reader(turn, "Reshape")
+        transpose = self.only_reader(node, "Transpose")
+        last = None if transpose is None else self.only_reader(transpose, "Reshape")
         parts = self.shape(node.outputs[0]) if node.outputs[0] is not None else None
-        if turn is None or last is None or parts is None or len(parts) != 5:
+        if transpose is None or last is None or parts is None or len(parts) != 5:
             return False
         groups = parts[1]
         fits = parts == (n, groups, c // max(groups, 1), h, w)
         whole = last.outputs[0] is not None and self.shape(last.outputs[0]) == (n, c, h, w)
-        if not fits or not whole or list(turn.attrs.get("perm", ())) != [0, 2, 1, 3, 4]:
+        if not fits or not whole or list(transpose.attrs.get("perm", ())) != [0, 2, 1, 3, 4]:
             return False
-        for later in (turn, last):
+        for later in (transpose, last):
             self.take_with(later)
-        origins = (*node.origins, *turn.origins, *last.origins)
+        origins = (*node.origins, *transpose.origins, *last.origins)
         attrs = {"groups": groups}
         inputs = [self.bring(x, node)]
         self.append(node, inputs, last.outputs[0], "ShuffleChannels", DOMAIN, attrs, origins)

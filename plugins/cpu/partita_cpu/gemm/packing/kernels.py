@@ -201,7 +201,7 @@ def _pack_lines(w: int, whole: Array, places: Array, p: Array, begin: int, end: 
 
 @loop
 def _pack_windows(w: int, whole: Array, room: PackingRoom, p: Array, begin: int, end: int) -> None:
-    """Floats that lie output by output, and are read so: turned, then dealt out to their rows.
+    """Floats that lie output by output, and are read so: transposed, then dealt out to their rows.
 
     Those of a channel's window lie together.
 
@@ -228,11 +228,11 @@ def _pack_windows(w: int, whole: Array, room: PackingRoom, p: Array, begin: int,
                 exist = max(0, min(side, p[OUTPUTS] - first - half * side))
                 if exist or not p[LEAVES]:
                     source = origin + 4 * start + half * side * across
-                    _turn(source, across, room.floats, p, count, exist)
+                    _transpose(source, across, room.floats, p, count, exist)
                     target = address(whole) + 4 * half * side
                     target += 4 * (unit * p[ROWS] + begun) * p[COLUMNS]
-                    turned, places = address(room.floats), address(room.places)
-                    of_rows = turned, 4 * side, target, places, count, exist
+                    transposed, places = address(room.floats), address(room.places)
+                    of_rows = transposed, 4 * side, target, places, count, exist
                     call_copy_flushed(p[COPY_FLUSHED], of_rows)
 
 
@@ -270,7 +270,7 @@ def _find_places(places: Array, p: Array, count: int, y: int, x: int, c: int) ->
 
 
 @loop
-def _turn(source: int, across: int, out: Array, p: Array, count: int, exist: int) -> None:
+def _transpose(source: int, across: int, out: Array, p: Array, count: int, exist: int) -> None:
     """Writes some columns of floats as rows.
 
     Args:

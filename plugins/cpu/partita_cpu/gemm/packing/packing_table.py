@@ -36,9 +36,9 @@ from partita_cpu.llvm.levels import Level
 """What the table of the packing kernel holds: sizes of a group, elements from one neighbour to the
 next in the weights, rows of a block, elements of a run with and without the zeros behind it, tiles
 across, their columns, in how many parts elements are stored, elements along k of a piece, the
-addresses of the kernels that turn a block, that lay floats out as bfloat16 and that copy rows of
-floats that stay such (one of the two is 0), whether vectors and not AMX compute with bfloat16, and
-whether halves of blocks without columns are left as they are; then, how many these are.
+addresses of the kernels that transpose a block, that lay floats out as bfloat16 and that copy rows
+of floats that stay such (one of the two is 0), whether vectors and not AMX compute with bfloat16,
+and whether halves of blocks without columns are left as they are; then, how many these are.
 """
 
 Table = tuple[int, ...]

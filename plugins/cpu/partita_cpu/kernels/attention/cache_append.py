@@ -16,12 +16,12 @@ from partita_cpu.kernels.attention.cache_elements import (
     put_scale,
     rounded_as,
 )
-from partita_cpu.kernels.attention.new_heads import POSITIONED, NewHeads, head_place, turn_head
+from partita_cpu.kernels.attention.new_heads import POSITIONED, NewHeads, head_place, rotate_head
 from partita_cpu.scalar.instructions import like, maximum, wide_vectors
 from partita_cpu.scalar.math import copy_row
 
 BATCHES, HEADS, KV_HEADS, QUERIES, SIZE, PAST_PLACES, PLACES, V_PITCH, V_START = range(9)
-"""What the table of `append_tokens` holds. HEADS: of queries, 0 if attention turns them itself;
+"""What the table of `append_tokens` holds. HEADS: of queries, 0 if attention rotates them itself;
 SIZE: of a head; PAST_PLACES and PLACES: tokens that past and present have room for; V_PITCH:
 elements from the values of one token to the next, V_START: element of the first head.
 """
@@ -71,7 +71,7 @@ def append_tokens(
     tid: int,
     nt: int,
 ) -> None:
-    """Turns queries and keys by their positions; keys and values go into the cache.
+    """Rotates queries and keys by their positions; keys and values go into the cache.
 
     Args:
         caches: Before and after; what is new is written behind what is there.
@@ -106,7 +106,7 @@ def append_tokens(
         for unit in range(low, high):
             batch, head = unit // each, unit % each
             if head < heads:
-                _turn_queries(queries, spans, rotated, (begin, end), table, batch, head)
+                _rotate_queries(queries, spans, rotated, (begin, end), table, batch, head)
                 continue
             before = spans[2 * batch]
             some = begin, min(end, count, spans[2 * batch + 1] - before)
@@ -115,7 +115,7 @@ def append_tokens(
 
 
 @loop
-def _turn_queries(
+def _rotate_queries(
     given: NewHeads,
     spans: Array,
     rotated: RotatedQueries,
@@ -127,7 +127,7 @@ def _turn_queries(
     """Brings some queries of a head to where attention reads them.
 
     Args:
-        given: Queries as they are given, and what turns them.
+        given: Queries as they are given, and what rotates them.
         spans: For each sequence, tokens before the new ones, and all of them.
         rotated: Where they go.
         some: The first token, and the one behind the last.
@@ -148,7 +148,7 @@ def _turn_queries(
             target[:] = 0
             continue
         position = batch * count + s if given.table[POSITIONED] else before + s
-        turn_head(given, head_place(given.table, batch, group, member, s), position, target)
+        rotate_head(given, head_place(given.table, batch, group, member, s), position, target)
 
 
 @loop
@@ -167,7 +167,7 @@ def _append_head(
 
     Args:
         caches: Past and present keys and values.
-        given: New keys as they are given, and what turns them.
+        given: New keys as they are given, and what rotates them.
         new_values: New values.
         before: Tokens before the new ones.
         some: The first new token, and the one behind the last.
@@ -188,7 +188,7 @@ def _append_head(
         place = (before + s) * step
         row = batch * count + s
         position = row if given.table[POSITIONED] else before + s
-        turn_head(given, head_place(given.table, batch, head, 0, s), position, mine)
+        rotate_head(given, head_place(given.table, batch, head, 0, s), position, mine)
         _put_row(mine, keys[place : place + step])
         start = row * table[V_PITCH] + table[V_START] + head * size
         _put_row(new_values[start : start + size], values[place : place + step])

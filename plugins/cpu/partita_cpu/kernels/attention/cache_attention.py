@@ -96,7 +96,7 @@ def _attend_block(
 
     Args:
         cache: Keys and values.
-        queries: Turned and scaled.
+        queries: Rotated and scaled.
         spans: For each sequence, the keys that there are.
         terms: What is added to scores.
         mine: Memory of this thread.

@@ -69,7 +69,7 @@ class Scoring(NamedTuple):
     cap: float = 0.0
 
 
-def turns_queries(b: Builder, counts: Counts) -> bool:
+def rotates_queries(b: Builder, counts: Counts) -> bool:
     """Whether `attend_places` takes queries as they are given: where it goes by tiles."""
     many = counts.group * counts.queries >= _MANY_QUERIES
     return native_policy(b.options) is not None and not b.folding and bool(many)
@@ -90,7 +90,7 @@ def attend_places(
         b: The builder.
         counts: Sizes.
         spans: Keys of each batch before its queries and with them; see `cache_spans`.
-        queries: As they are given if it `turns_queries`; otherwise, or where nothing happens to
+        queries: As they are given if it `rotates_queries`; otherwise, or where nothing happens to
             them, (B, KV_HEADS, queries, GROUP, SIZE), float32.
         cache: Keys and values, of any type that a cache may have.
         scoring: What happens to scores.
@@ -109,7 +109,7 @@ def attend_places(
     size, outputs = counts.size, counts.outputs
     work = rows * (size + outputs) * counts.places
     read, spans = Cache(b.flat(cache.keys), b.flat(cache.values)), b.flat(spans)
-    if policy is not None and turns_queries(b, counts):
+    if policy is not None and rotates_queries(b, counts):
         if isinstance(queries, Operand):
             queries = _as_they_lie(b, counts, queries)
         level, arithmetic = policy.level, policy.arithmetic
@@ -123,7 +123,7 @@ def attend_places(
         b.call(prefill_kernel, read, queries, spans, terms, *rest, work=work, exec_type=kind)
         return
     if not isinstance(queries, Operand):
-        raise TypeError("few queries are turned before their attention")
+        raise TypeError("few queries are rotated before their attention")
     given = read, b.flat(queries), spans, terms
     partial = b.empty((rows * parts * (outputs + 2),), np.float32)
     results, known = Results(b.flat(y), partial), b.constant(integers(table))

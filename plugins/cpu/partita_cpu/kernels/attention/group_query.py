@@ -35,7 +35,7 @@ from partita_cpu.kernels.attention.cache_steps import (
     Counts,
     Scoring,
     attend_places,
-    turns_queries,
+    rotates_queries,
 )
 from partita_cpu.kernels.attention.new_heads import NewHeads
 from partita_cpu.kernels.half import float32_of, narrow
@@ -165,12 +165,12 @@ def _wide(b: Builder, node: Node, inputs: GroupQueryInputs) -> GroupQueryInputs:
 
 
 def _limits(inputs: GroupQueryInputs, sizes: Sizes) -> tuple[Number, Number, Number, Number]:
-    """Batches, new tokens, places that there are keys and terms for, positions that can turn."""
+    """Batches, new tokens, places that there are keys and terms for, positions that have angles."""
     room = sizes.places
     if inputs.bias is not None:
         room = evaluated(min, room, inputs.bias.shape[3])
-    turns = _NO_LIMIT if inputs.cosines is None else inputs.cosines.shape[0]
-    return sizes.batch, sizes.queries, room, turns
+    positions = _NO_LIMIT if inputs.cosines is None else inputs.cosines.shape[0]
+    return sizes.batch, sizes.queries, room, positions
 
 
 def _sizes_of(node: Node, inputs: GroupQueryInputs) -> Sizes:
@@ -198,7 +198,7 @@ def _append(
     """Records how new tokens come into the cache.
 
     Returns:
-        Their queries: turned and scaled, or as they are given where attention turns them.
+        Their queries: rotated and scaled, or as they are given where attention rotates them.
 
     Args:
         b: The builder.
@@ -211,10 +211,10 @@ def _append(
     """
     threads = b.options.threads if isinstance(b.options, PrecisionPolicy) else usable_processors()
     queries, keys, (values, *of_values) = _new_heads(b, node, inputs, sizes)
-    later = turns_queries(b, counts)
+    later = rotates_queries(b, counts)
     heads = 0 if later else sizes.heads
     shape = (sizes.batch, heads, sizes.queries, sizes.size)
-    turned = b.zeros(1, np.float32) if later else b.empty(shape, np.float32)
+    rotated = b.zeros(1, np.float32) if later else b.empty(shape, np.float32)
     pasts = zip((inputs.past_key, inputs.past_value), present, strict=True)
     before = (b.zeros(1, x.dtype) if old is None else b.flat(old) for old, x in pasts)
     table = sizes.batch, heads, sizes.kv_heads, sizes.queries, sizes.size, sizes.past, sizes.places
@@ -226,11 +226,11 @@ def _append(
         values,
         b.flat(spans),
         RotatedQueries(
-            b.flat(turned), b.empty((threads * scratch_floats(sizes.size),), np.float32)
+            b.flat(rotated), b.empty((threads * scratch_floats(sizes.size),), np.float32)
         ),
         b.constant(integers([*table, *of_values])),
     )
-    return queries if later else turned
+    return queries if later else rotated
 
 
 def _new_heads(
@@ -241,9 +241,9 @@ def _new_heads(
     tables = inputs.cosines, inputs.sines
     cosines, sines = (nothing if x is None else b.flat(x) for x in tables)
     positions = b.zeros(1, np.int64) if inputs.positions is None else b.flat(inputs.positions)
-    turned = 0 if inputs.cosines is None else 2 * inputs.cosines.shape[1]
+    rotated = 0 if inputs.cosines is None else 2 * inputs.cosines.shape[1]
     interleaved = int(node.attrs.get("rotary_interleaved", 0))
-    flags = turned, interleaved, int(inputs.positions is not None)
+    flags = rotated, interleaved, int(inputs.positions is not None)
     epsilon = node.number("qk_norm_epsilon", 1e-6)
     size, group = sizes.size, sizes.heads // sizes.kv_heads
     packed = inputs.key is None or inputs.value is None

@@ -25,8 +25,8 @@ from partita_cpu.scalar.instructions import add_in_any_order, like
 ) = range(9)
 """What `NewHeads.table` holds. OF_BATCH, OF_GROUP, OF_HEAD, OF_TOKEN: elements from a batch to the
 next, from a head of keys to the next, from a head of queries that shares it to the next, and from a
-token to the next; START: element of the first head; ROTATED: elements of a head that turn, in
-pairs; INTERLEAVED: whether pairs are neighbours; POSITIONED: whether positions are given;
+token to the next; START: element of the first head; ROTATED: elements of a head that are rotated,
+in pairs; INTERLEAVED: whether pairs are neighbours; POSITIONED: whether positions are given;
 NORMALIZED: whether there are weights of a norm.
 """
 
@@ -45,7 +45,7 @@ class NewHeads(NamedTuple):
 
     Attributes:
         rows: What holds them, flat.
-        cosines: (positions, ROTATED / 2), flat; not read if nothing turns, as what follows.
+        cosines: (positions, ROTATED / 2), flat; not read if nothing is rotated, as what follows.
         sines: The same.
         positions: Of the tokens, (B, S), flat; not read unless the table says so.
         weights: Of the norm of a head, not read unless the table says so.
@@ -72,7 +72,7 @@ def head_place(table: Any, batch: Any, group: Any, member: Any, s: Any) -> Any:
 
 
 @loop
-def turn_head(given: NewHeads, place: int, position: int, target: Array) -> None:
+def rotate_head(given: NewHeads, place: int, position: int, target: Array) -> None:
     """Normalizes, scales and rotates one head of a token.
 
     Args:

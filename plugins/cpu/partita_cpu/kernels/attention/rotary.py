@@ -25,8 +25,8 @@ _BY_TOKEN, _FROM_FIRST, _TABLE_PER_TOKEN = range(3)
 
 (BATCHES, TOKENS, HEADS, SIZE, HEADS_FIRST, ROTATED, INTERLEAVED, PLACED, PLACES) = range(9)
 """What the table of `rotate_tokens` holds. SIZE: of a head; HEADS_FIRST: whether they come before
-the tokens; ROTATED: elements of a head that turn; PLACED: how positions are given; PLACES: of the
-tables of angles.
+the tokens; ROTATED: elements of a head that are rotated; PLACED: how positions are given; PLACES:
+of the tables of angles.
 """
 
 
@@ -42,11 +42,11 @@ class Angles(NamedTuple):
 def rotate_tokens(
     x: Array, y: Array, angles: Angles, wrong: Array, table: Array, tid: int, nt: int
 ) -> None:
-    """Turns pairs of elements of each head by the angles of the token's position.
+    """Rotates pairs of elements of each head by the angles of the token's position.
 
     Args:
         x: (B, S, heads, size), or (B, heads, S, size), flat.
-        y: The same, turned.
+        y: The same, rotated.
         angles: How far.
         wrong: Receives a position that there are no angles for.
         table: As above.

@@ -77,8 +77,8 @@ def product(
     work = y.size * k
     policy = None if b.folding else native_policy(b.options)
     if policy is not None and multiplies_batches(policy, left, right, y, k):
-        left = _turned(b, left) if flip_x else left
-        right = _turned(b, right) if flip_w else right
+        left = _transposed(b, left) if flip_x else left
+        right = _transposed(b, right) if flip_w else right
         emit_batches(b, policy, left, right, y)
     elif y.size and not flip_x and math.prod(right.shape[:-2]) == 1:
         # One matrix on the right: all rows on the left are one matrix too.
@@ -96,16 +96,16 @@ def product(
     return b.view(y, kept)
 
 
-def _turned(b: Builder, x: Operand) -> Operand:
+def _transposed(b: Builder, x: Operand) -> Operand:
     """Matrices with their last two dimensions swapped; constants once for all."""
     *batch, rows, columns = x.shape
     if x.const is None:
         return transposed(b, x, (*range(len(batch)), len(batch) + 1, len(batch)))
     form = Form(x.dtype, (*batch, columns, rows))
-    return b.prepack(x, "turned", _turned_matrices, form=form)
+    return b.prepack(x, "turned", _transposed_matrices, form=form)
 
 
-def _turned_matrices(x: Array) -> Array:
+def _transposed_matrices(x: Array) -> Array:
     return np.ascontiguousarray(x.swapaxes(-1, -2))
 
 

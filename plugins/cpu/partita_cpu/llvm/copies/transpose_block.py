@@ -1,4 +1,4 @@
-"""A square block of elements turned: rows become columns, by shuffles of whole vectors."""
+"""A square block of elements transposed: rows become columns, by shuffles of whole vectors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GROUP_BYTES = 16
 def transpose(name: str, bits: int, lanes: int, side: int = SIDE) -> Function:
     """``y[j, i] = x[i, j]`` for elements of so many bits.
 
-    The block is turned in squares whose rows fill one register each, so that none is spilled.
+    The block is transposed in squares whose rows fill one register each, so that none is spilled.
 
     Args:
         name: Its symbol.
@@ -42,7 +42,7 @@ def transpose(name: str, bits: int, lanes: int, side: int = SIDE) -> Function:
 
 
 def _square(f: Function, bits: int, side: int, row: int, column: int) -> None:
-    """Turns the square that begins at a row and a column."""
+    """Transposes the square that begins at a row and a column."""
     size, kind = bits // 8, f"<{side} x i{bits}>"
     rows = [
         f.load(kind, f.at(f.at("%x", f.let(f"mul i64 %ldx, {row + i}")), size * column), size)
@@ -58,10 +58,10 @@ def _square(f: Function, bits: int, side: int, row: int, column: int) -> None:
 
 
 def _dealt(f: Function, kind: str, side: int, rows: Sequence[str]) -> Sequence[str]:
-    """As many rows as a group has elements, each group of which is turned where it is.
+    """As many rows as a group has elements, each group of which is transposed where it is.
 
     Each round deals rows that are half of them apart together, as two packs of cards; after as
-    many rounds as halve them to single rows, all are turned.
+    many rounds as halve them to single rows, all are transposed.
     """
     group, middle = len(rows), len(rows) // 2
     for _ in range(group.bit_length() - 1):

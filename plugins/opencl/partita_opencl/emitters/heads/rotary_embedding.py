@@ -1,4 +1,4 @@
-"""RotaryEmbedding, of ONNX and of onnxruntime: heads turned by the positions of their tokens."""
+"""RotaryEmbedding, of ONNX and of onnxruntime: heads rotated by the positions of their tokens."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def rotary_embedding(
     positions: Operand | None = None,
 ) -> Operand:
     """Tables have a row for each position, or, without positions, for each token."""
-    return _turned(k, node, x, positions, cosines, sines)
+    return _rotated(k, node, x, positions, cosines, sines)
 
 
 def _plain(node: Node) -> Reason | None:
@@ -46,37 +46,37 @@ def rotary_embedding_of_microsoft(
     k: Kit, node: Node, x: Operand, positions: Operand, cosines: Operand, sines: Operand
 ) -> Operand:
     """A position for each token, or one for all first tokens."""
-    return _turned(k, node, x, positions, cosines, sines)
+    return _rotated(k, node, x, positions, cosines, sines)
 
 
-def _turned(
+def _rotated(
     k: Kit, node: Node, x: Operand, positions: Operand | None, cosines: Operand, sines: Operand
 ) -> Operand:
-    """Records the turning of all heads.
+    """Records the rotation of all heads.
 
     Args:
         k: The kit.
         node: The operation.
         x: Heads (batch, head, token, size) or (batch, token, heads x size).
-        positions: Which row of the tables a token is turned by; None if tables have a row for each
+        positions: Which row of the tables a token is rotated by; None if tables have a row for each
             token.
-        cosines: The table of cosines (position, half of what is turned).
+        cosines: The table of cosines (position, half of what is rotated).
         sines: That of sines.
     """
     batch, heads, tokens, size = _sizes(node, x, cosines)
-    turned = 2 * cosines.shape[-1]
+    rotated = 2 * cosines.shape[-1]
     rows = cosines.size // max(1, cosines.shape[-1])
     ids = 0 if positions is None else 2
     if positions is not None and positions.size == 1 and node.domain:
         ids = 1
-    wrong = cosines.shape != sines.shape or cosines.dtype != sines.dtype or turned > size
+    wrong = cosines.shape != sines.shape or cosines.dtype != sines.dtype or rotated > size
     if ids == 0:
         wrong = wrong or cosines.shape[:-1] != (batch, tokens)
     elif ids == 2 and positions is not None:
         wrong = wrong or positions.size != batch * tokens
-    if wrong or int(node.attrs.get("rotary_embedding_dim", 0)) not in (0, turned):
+    if wrong or int(node.attrs.get("rotary_embedding_dim", 0)) not in (0, rotated):
         raise OperandError(
-            f"Operation '{node.name}' ({node.model_kind}) cannot turn an input of shape "
+            f"Operation '{node.name}' ({node.model_kind}) cannot rotate an input of shape "
             f"{list(x.shape)} by tables of shapes {list(cosines.shape)} and {list(sines.shape)}."
         )
     y = k.empty(x.shape, x.dtype)
@@ -102,7 +102,7 @@ def _turned(
         i32(rows),
         i32(len(k.builder.ops)),
         SIZE=size,
-        ROTATED=turned,
+        ROTATED=rotated,
         IDS=ids,
         **{name: None for name, on in flags.items() if on},
     )

@@ -112,7 +112,7 @@ def attend_tiles(
 ) -> None:
     """``y = softmax(queries @ keys.T + bias) @ values`` of many queries, by tiles of products.
 
-    Queries are turned here, chunk by chunk, so that they are in a cache when they are multiplied.
+    Queries are rotated here, chunk by chunk, so that they are in a cache when they are multiplied.
 
     Threads take turns with chunks, those that see the most keys first; who was last in a turn is
     first in the next one.

@@ -32,7 +32,7 @@ from partita_cpu.kernels.attention.new_heads import (
     POSITIONED,
     NewHeads,
     head_place,
-    turn_head,
+    rotate_head,
 )
 from partita_cpu.kernels.attention.prefill.tile_memory import (
     COLUMNS,
@@ -58,7 +58,7 @@ def pack_queries(
     table: Array,
     own: Scratch,
 ) -> Any:
-    """Turns some queries of a head of keys; rounds them to pairs where products are of these.
+    """Rotates some queries of a head of keys; rounds them to pairs where products are of these.
 
     Pairs are of bfloat16, filled up with zeros; further parts lie behind these.
 
@@ -77,25 +77,25 @@ def pack_queries(
     """
     size, planes, largest = table[SIZE], table[PLANES], 0
     if planes == 0:
-        _turn_queries(given, spans, head, first, behind, table, own.queries)
+        _rotate_queries(given, spans, head, first, behind, table, own.queries)
         return largest
     length = 2 * key_pairs(size, table[UNIT])
     for low in range(first, behind, SIDE):
         high = min(low + SIDE, behind)
-        _turn_queries(given, spans, head, low, high, table, own.row)
+        _rotate_queries(given, spans, head, low, high, table, own.row)
         to = address(own.queries) + 2 * planes * length * (low - first), 2 * planes * length
         largest = max(largest, _split(address(own.row), high - low, size, to, length, kernels))
     return largest
 
 
 @loop
-def _turn_queries(
+def _rotate_queries(
     given: NewHeads, spans: Array, head: int, first: int, behind: int, table: Array, rows: Array
 ) -> None:
     """Writes queries as floats, one behind the other; those of padding are zeros.
 
     Args:
-        given: Queries as they are given, and what turns them.
+        given: Queries as they are given, and what rotates them.
         spans: For each sequence, tokens before the new ones, and all of them.
         head: The head of keys.
         first: The first of its queries.
@@ -112,7 +112,7 @@ def _turn_queries(
         target = rows[row * size : (row + 1) * size]
         if s < new:
             position = batch * count + s if given.table[POSITIONED] else before + s
-            turn_head(given, head_place(given.table, batch, group, member, s), position, target)
+            rotate_head(given, head_place(given.table, batch, group, member, s), position, target)
         else:
             target[:] = 0
         member += 1

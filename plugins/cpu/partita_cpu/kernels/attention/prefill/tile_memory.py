@@ -59,7 +59,7 @@ class Scratch(NamedTuple):
         values: Values, packed: for each block of columns (KEYS, columns).
         scores: Of one tile, (rows, KEYS); behind them powers, if these are sums of two.
         piece: Some keys as floats or pairs, (SIDE, words of a key).
-        queries: Those of a chunk, turned: as pairs where products are of these, or as floats.
+        queries: Those of a chunk, rotated: as pairs where products are of these, or as floats.
         row: `SIDE` keys or values as floats, then as many values as bfloat16.
     """
 
