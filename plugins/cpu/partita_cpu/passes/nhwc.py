@@ -38,6 +38,11 @@ REORDERS = ("ToChannelsLast", "ToChannelsFirst")
 CHANNELS_LAST = MemoryLayout((0, 2, 3, 1), SINGLE)
 """How images lie in memory inside of programs."""
 
+_LEVEL_STEPS = ("QuantizeLinear", "DequantizeLinear")
+
+_MOVED_CHANNELS = 8
+"""Images of fewer are not moved for the sake of means of windows."""
+
 GUESSED_SIZE = 64
 """Size of unknown dimensions, but for the first one (the batch), in trials."""
 
@@ -139,7 +144,8 @@ class _Walk(MovedChannelsLast):
             "com.microsoft::QLinearAdd": self._byte_sum,
             "QuantizeLinear": self._quantize,
             "DequantizeLinear": self._quantize,
-            "partita::LevelTable": self._look_up,
+            "partita::LevelTable": self._on_levels,
+            "partita::LevelScaleShift": self._on_levels,
             "Conv": self._conv,
             "partita::Conv": self._conv,
             "ConvTranspose": self._conv_transpose,
@@ -257,22 +263,48 @@ class _Walk(MovedChannelsLast):
         self.replace(node, [self.bring(x, node), *node.inputs[1:]], node.op_type, node.domain)
         return True
 
-    def _look_up(self, node: Node) -> bool:
-        """Functions of levels, which a table holds."""
-        x, table = node.inputs
+    def _on_levels(self, node: Node) -> bool:
+        """Functions of levels, which a table holds or each channel has its own numbers for."""
+        x = node.inputs[0]
         if x is None or not self.is_last(x):
             return False
-        self.replace(node, [self.bring(x, node), table], node.op_type, node.domain)
+        domain = DOMAIN if node.op_type == "LevelScaleShift" else node.domain
+        self.replace(node, [self.bring(x, node), *node.inputs[1:]], node.op_type, domain)
         return True
 
     def _window(self, node: Node) -> bool:
         x = node.inputs[0]
         if x is None or x.dtype not in BYTES:
+            if x is not None and not self.is_last(x) and self._is_worth_moving(node):
+                self.bring(x, node)
             return super()._window(node)
         if node.op_type != "MaxPool" or not self.is_last(x) or any(node.outputs[1:]):
             return False
         self.replace(node, [self.bring(x, node)], "MaxPoolOfBytes", DOMAIN)
         return True
+
+    def _is_worth_moving(self, node: Node) -> bool:
+        """Whether means of windows that move by several pixels are for convolutions alone.
+
+        Kernels of images whose channels lie apart take single pixels there, ten times as long.
+        """
+        x, moves = node.inputs[0], node.attrs.get("strides") or (1,)
+        shape = self.shape(x) if x is not None and self.is_image(x) else None
+        if node.op_type != "AveragePool" or shape is None or x is None or x.dtype != SINGLE:
+            return False
+        return max(moves) > 1 and shape[1] >= _MOVED_CHANNELS and self._is_for_convolutions(node)
+
+    def _is_for_convolutions(self, node: Node) -> bool:
+        """Whether convolutions, of levels or not, are all that reads a result."""
+        value = node.outputs[0]
+        readers = self.uses.get(value, []) if value is not None else []
+        if not readers or value in self.outputs:
+            return False
+        return all(
+            reader.op_type in ("Conv", "QLinearConv")
+            or (reader.op_type in _LEVEL_STEPS and self._is_for_convolutions(reader))
+            for reader in readers
+        )
 
     def shape(self, value: Value) -> tuple[int, ...] | None:
         """The value's dimensions in the model's order; those of constants too."""

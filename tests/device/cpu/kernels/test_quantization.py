@@ -257,12 +257,15 @@ def test_sums_of_levels_are_divided_as_by_division(level, dtype, seed):
 
 @pytest.mark.parametrize("op_type", ["QLinearAdd", "QLinearMul"])
 @pytest.mark.parametrize("dtype", BYTES)
-def test_quantized_binary(op_type, dtype):
+@pytest.mark.parametrize(
+    "shapes", [((3, 50), (2, 1, 50)), ((1, 3, 50), (3, 50)), ((3, 1), (1, 3)), ((5,), (1, 1, 5))]
+)
+def test_quantized_binary(op_type, dtype, shapes):
     inputs = [
-        levels(1, 3, 50, dtype=dtype),
+        levels(1, *shapes[0], dtype=dtype),
         np.array(0.03, np.float32),
         np.array(4, dtype),
-        levels(2, 50, dtype=dtype),
+        levels(2, *shapes[1], dtype=dtype),
         np.array(0.02, np.float32),
         np.array(9, dtype),
         np.array(0.07, np.float32),

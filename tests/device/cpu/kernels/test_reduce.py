@@ -138,6 +138,18 @@ def test_long_sums_are_right(shape):
     np.testing.assert_allclose(y, x.astype(np.float64).sum(axis), rtol=3e-7)
 
 
+@pytest.mark.parametrize("op_type", ["ReduceSum", "ReduceSumSquare", "ReduceL1"])
+@pytest.mark.parametrize("shape", [(2, 77), (3, 2, 5, 31), (2, 2, 1)])
+def test_two_rows_are_added_up_as_float32_has_it(op_type, shape):
+    x, axis = normal(5, *shape), 0 if len(shape) == 2 else 1
+    x.reshape(-1)[:4] = -0.0, np.inf, np.nan, 3e38
+    (y,) = run_ours(op_type, [x, axes_of(axis)], opset=18, keepdims=0)
+    with np.errstate(over="ignore"):
+        terms = {"ReduceSum": x, "ReduceSumSquare": x * x, "ReduceL1": abs(x)}[op_type]
+        one, other = np.moveaxis(terms, axis, 0)
+        np.testing.assert_array_equal(y, one + other)
+
+
 def test_log_sum_exp_does_not_overflow():
     x = np.array([[1000, 1000.5], [-np.inf, -np.inf], [-1000, -1001], [np.inf, 1]], np.float32)
     for axes, rows in ((1, x), (0, np.ascontiguousarray(x.T))):

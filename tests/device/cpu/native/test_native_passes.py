@@ -84,6 +84,23 @@ def test_branches_and_pools(mode):
     check(net, net.conv(x, 24, 9), pooled, **mode)
 
 
+def test_means_of_windows_lie_as_convolutions_behind_them_read(mode):
+    """Windows that move by two pixels are averaged with channels last; with two channels, apart."""
+
+    def pooled(channels, levels=False):
+        net = Net(1, channels, 15, 16)
+        x = net.add("AveragePool", "x", kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
+        for kind in ("QuantizeLinear", "DequantizeLinear") if levels else ():
+            x = net.add(kind, x, net.const(values=np.array(0.01, np.float32)))
+        return net, net.conv(x, channels, 24)
+
+    for given in ((16,), (16, True), (2,)):
+        net, y = pooled(*given)
+        apart = {"fold_windows_add_term", "divide_windows"} & set(steps_of(net, y))
+        assert bool(apart) == (given == (2,))
+    check(*pooled(16), **mode)
+
+
 def test_parts_that_others_need_whole(mode):
     net = Net(1, 6, 9, 9)
     a = net.add("Relu", net.conv("x", 6, 8))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -149,13 +150,14 @@ def quantized_binary(
     then decides; such sums are computed in float64, which has the quotients exactly. A sum that is
     written as DequantizeLinear, Add and QuantizeLinear is to be rounded after each of them.
     """
+    shape = broadcast_shape(b, [x, w])
     one_of_two = [part.const for part in (x, w) if part.const is not None and part.const.size == 1]
     if node.op_type == "QLinearAdd" and one_of_two and not node.attrs.get(ROUNDED_STEPS):
-        sums = b.empty(broadcast_shape(b, [x, w]), x.dtype)
+        sums = b.empty(shape, x.dtype)
         b.call_numpy(_add_exactly, x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, sums)
         return sums
-    if node.op_type == "QLinearAdd" and x.shape == w.shape and x.size:
-        y = b.empty(x.shape, x.dtype)
+    if node.op_type == "QLinearAdd" and x.size and x.size == w.size == math.prod(shape):
+        y = b.empty(shape, x.dtype)
         zeros = [
             b.constant(np.zeros(1, x.dtype)) if z is None else z for z in (x_zero, w_zero, y_zero)
         ]
@@ -166,7 +168,7 @@ def quantized_binary(
         b.call(add_levels, *args)
         return y
     left, right = emit_dequantize(b, x, x_scale, x_zero), emit_dequantize(b, w, w_scale, w_zero)
-    result = b.empty(broadcast_shape(b, [left, right]), np.float32)
+    result = b.empty(shape, np.float32)
     emit_broadcast(b, _FUNCTIONS[node.op_type], [left, right], result)
     return _quantized(b, result, y_scale, y_zero, x.dtype)
 
