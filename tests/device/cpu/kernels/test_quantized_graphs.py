@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from judge import onnxruntime_results
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper, parser
 
 import partita
 
@@ -229,3 +229,78 @@ def test_transposed_windows_that_are_no_squares_stay_in_floats(kernel, strides):
     result, executed = run(model, feeds)
     assert len(executed) > 1
     assert np.abs(result.astype(int) - expected(model, feeds).astype(int)).max() <= 1
+
+
+NORMALIZED = """f = DequantizeLinear (x, xs, xz) s = DequantizeLinear (sq, ss, sz)
+  b = DequantizeLinear (bq, bs) n = BatchNormalization (f, s, b, m, v)"""
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+@pytest.mark.parametrize("shape", [(7, 70), (2, 20, 6, 5), (1, 3, 9), (5, 1)])
+@pytest.mark.parametrize("relu", [False, True])
+def test_normalizations_of_levels(dtype, shape, relu):
+    """Each result is the nearest level, to some steps of float32; nothing but levels is written."""
+    rng, channels, low = np.random.default_rng(len(shape)), shape[1], np.iinfo(dtype).min
+    zero = low if relu else low + 120
+    arrays = {
+        "xs": np.float32(0.04),
+        "xz": np.array(low + 90, dtype),
+        "sq": rng.integers(0, 256, channels).astype(np.uint8),
+        "ss": np.float32(0.01),
+        "sz": np.array(77, np.uint8),
+        "bq": rng.integers(-900, 900, channels).astype(np.int32),
+        "bs": np.float32(0.002),
+        "m": rng.standard_normal(channels).astype(np.float32),
+        "v": rng.uniform(0.3, 2, channels).astype(np.float32),
+        "ys": np.float32(0.03),
+        "yz": np.array(zero, dtype),
+    }
+    end = (
+        "r = Relu (n) y = QuantizeLinear (r, ys, yz)" if relu else "y = QuantizeLinear (n, ys, yz)"
+    )
+    kind, dims = np.dtype(dtype).name, ",".join(map(str, shape))
+    model = parser.parse_model(
+        f'<ir_version: 8, opset_import: ["": 17]> g ({kind}[{dims}] x) => ({kind}[{dims}] y)'
+        f" {{ {NORMALIZED} {end} }}"
+    )
+    tensors = [numpy_helper.from_array(np.asarray(array), name) for name, array in arrays.items()]
+    model.graph.initializer.extend(tensors)
+    x = rng.integers(low, low + 256, shape).astype(dtype)
+    request = partita.Core().compile_model(model, "CPU").create_infer_request()
+    (y,) = request.infer({"x": x}).to_tuple()
+    assert [step.how for step in request.explain_execution().steps] == ["scale_levels"]
+    wide = {name: array.astype(np.float64) for name, array in arrays.items()}
+    row = (1, channels) + (1,) * (len(shape) - 2)
+    scale = (wide["sq"] - wide["sz"]) * wide["ss"] / np.sqrt(wide["v"] + 1e-5)
+    term = wide["bq"] * wide["bs"] - wide["m"] * scale
+    numbers = (x.astype(np.float64) - wide["xz"]) * wide["xs"]
+    exact = (numbers * scale.reshape(row) + term.reshape(row)) / wide["ys"] + zero
+    exact = np.clip(exact, low, low + 255)
+    assert y.dtype == dtype
+    assert np.abs(y.astype(np.float64) - exact).max() <= 0.5 + 1e-4
+
+
+def test_normalizations_whose_quotients_are_near_the_limits_of_float32_stay_in_floats():
+    """Rounding by the inverse of a scale would make infinities NaN."""
+    arrays = {
+        "xs": np.float32(1),
+        "xz": np.array(0, np.uint8),
+        "sq": np.array([255, 1], np.uint8),
+        "ss": np.float32(1e36),
+        "sz": np.array(0, np.uint8),
+        "bq": np.zeros(2, np.int32),
+        "bs": np.float32(1),
+        "m": np.zeros(2, np.float32),
+        "v": np.ones(2, np.float32),
+        "ys": np.float32(1e-6),
+        "yz": np.array(3, np.uint8),
+    }
+    model = parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> g (uint8[2,2] x) => (uint8[2,2] y)'
+        f" {{ {NORMALIZED} y = QuantizeLinear (n, ys, yz) }}"
+    )
+    tensors = [numpy_helper.from_array(np.asarray(array), name) for name, array in arrays.items()]
+    model.graph.initializer.extend(tensors)
+    x = np.array([[0, 9], [9, 0]], np.uint8)
+    (y,) = partita.Core().compile_model(model, "CPU")({"x": x}).to_tuple()
+    np.testing.assert_array_equal(y, [[3, 255], [255, 3]])

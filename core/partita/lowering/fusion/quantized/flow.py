@@ -1,12 +1,14 @@
-"""Between DequantizeLinear and QuantizeLinear: sums of two tensors, and what only moves levels."""
+"""Between DequantizeLinear and QuantizeLinear: sums, normalizations, and what only moves levels."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from partita.lowering.fusion.norm import affine_rows
 from partita.lowering.fusion.quantized.levels import Levels
 from partita.lowering.fusion.rewriting import Rewriter, origins
-from partita.lowering.graph import Node
+from partita.lowering.graph import Node, Value
+from partita.lowering.program import Array
 from partita.model.op_traits import Trait, having
 
 ROUNDED_STEPS = "rounded_steps"
@@ -16,12 +18,17 @@ ROUNDED_STEPS = "rounded_steps"
 def fuse_quantized_flow(rewriter: Rewriter) -> None:
     """``Quantize(Add(Dequantize(a), Dequantize(b)))`` becomes onnxruntime's QLinearAdd.
 
+    ``Quantize(BatchNormalization(Dequantize(x)))`` becomes ``partita::LevelScaleShift`` of levels,
+    their scale and zero point, a factor and a term for each channel, and the scale and zero point
+    of the result. A Relu before QuantizeLinear is taken in where saturation does the same.
     Operators that select, as MaxPool and Reshape do, work on levels where both ends have the same
     scale. To be run with `fuse_quantized`, before constants are folded.
     """
     for node in rewriter.nodes():
         if node.kind == "Add":
             _fuse_sum(rewriter, node)
+        elif node.kind == "BatchNormalization":
+            _fuse_normalization(rewriter, node)
         elif node.kind in having(Trait.SELECTS):
             _fuse_move(rewriter, node)
 
@@ -53,6 +60,81 @@ def _fuse_sum(rewriter: Rewriter, node: Node) -> None:
         origins=origins(group),
     )
     rewriter.replace(_with_sources(rewriter, group, [a.node, b.node]), fused)
+
+
+def _fuse_normalization(rewriter: Rewriter, node: Node) -> None:
+    x, rows = Levels.of(rewriter, node.inputs[0]), _rows(rewriter, node)
+    relu = rewriter.only_user(node.outputs[0], "Relu")
+    quantize = rewriter.only_user((relu or node).outputs[0], "QuantizeLinear")
+    if x is None or rows is None or quantize is None or any(node.outputs[1:]):
+        return
+    y, result = Levels.named(quantize, np.dtype(np.uint8)), quantize.outputs[0]
+    if y is None or result is None or max(x.scale.size, y.scale.size) > 1:
+        return
+    if x.zero.dtype != y.zero.dtype or not _divides_exactly(x, rows, y):
+        return
+    if relu is not None and y.zero.item() != np.iinfo(y.zero.dtype).min:
+        return
+    group = [node, *([] if relu is None else [relu]), quantize]
+    if not rewriter.inner(group, result):
+        return
+    numbers = [Value.constant(row.astype(np.float32)) for row in rows]
+    fused = Node(
+        "LevelScaleShift",
+        [x.levels, *x.constants(), *numbers, *y.constants()],
+        [result],
+        domain="partita",
+        name=node.name,
+        origins=origins(group),
+    )
+    rewriter.replace(_with_sources(rewriter, group, [x.node]), fused)
+
+
+def _rows(rewriter: Rewriter, node: Node) -> tuple[Array, Array] | None:
+    """The factors and terms of a BatchNormalization, whose constants may be quantized."""
+    known = [_floats(rewriter, value) for value in node.inputs[1:5]]
+    return affine_rows(Node(node.op_type, [None, *known], [Value()], node.attrs))
+
+
+def _floats(rewriter: Rewriter, value: Value | None) -> Value | None:
+    """A value; the floats themselves if it is dequantized from a row of constants."""
+    node = rewriter.maker(value, "DequantizeLinear")
+    row = None if node is None else node.inputs[0]
+    if node is None or row is None or row.const is None or row.const.ndim != 1:
+        return value
+    if row.const.dtype != np.int32:
+        levels = Levels.named(node, row.const.dtype)
+        return value if levels is None else _numbers(row.const, levels.scale, levels.zero)
+    scale, zero = node.inputs[1], node.input(2)
+    if scale is None or scale.const is None or scale.const.dtype != np.float32:
+        return value
+    if node.attrs.get("block_size") or (zero is not None and zero.const is None):
+        return value
+    zeros = None if zero is None else zero.const
+    return _numbers(row.const, scale.const, np.zeros(1, np.int32) if zeros is None else zeros)
+
+
+def _numbers(levels: Array, scale: Array, zero: Array) -> Value:
+    """The floats that levels of a row stand for, by one scale or one for each."""
+    less = levels.astype(np.int32) - zero.astype(np.int32).reshape(-1)
+    return Value.constant(less.astype(np.float32) * scale.reshape(-1))
+
+
+_TINY, _HUGE = 1e-20, 1e20
+
+
+def _divides_exactly(x: Levels, rows: tuple[Array, Array], y: Levels) -> bool:
+    """Whether quotients can be found from a scale's inverse: all is far from float32's limits.
+
+    Args:
+        x: Levels that are multiplied and added to.
+        rows: Factors and terms, by channel.
+        y: What the sums are quantized to.
+    """
+    scale, divisor = abs(float(x.scale.item())), float(y.scale.item())
+    largest = max(float(np.abs(row).max(initial=0)) for row in rows)
+    within = _TINY < divisor < _HUGE and scale < _HUGE
+    return within and (256 * scale + 1) * largest < _HUGE * min(divisor, 1)
 
 
 def _fuse_move(rewriter: Rewriter, node: Node) -> None:

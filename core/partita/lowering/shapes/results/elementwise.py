@@ -39,7 +39,8 @@ ELEMENTWISE_RESULTS = ResultRules()
         "RMSNormalization",
     ),
     *(f"partita::{name}" for name in ("Gelu", "HardSigmoid", "HardSwish", "Mish", "Silu")),
-    *("partita::LayerNormalization", "partita::LevelTable", "partita::Narrow", "partita::Widen"),
+    *("partita::LayerNormalization", "partita::LevelScaleShift", "partita::LevelTable"),
+    *("partita::Narrow", "partita::Widen"),
 )
 def _same(node: Node, operands: Sequence[Operand]) -> Sequence[int]:
     return operands[0].shape
