@@ -39,7 +39,7 @@ _PLANE = 2 * 16 * STEP
 
 
 @register_jitable
-def whole_term(x: Array, at: int, plane: int, w: Array, index: int, parts: int) -> Any:
+def joined_term(x: Array, at: int, plane: int, w: Array, index: int, parts: int) -> Any:
     """The product of two numbers that are kept in parts.
 
     Args:
@@ -53,12 +53,12 @@ def whole_term(x: Array, at: int, plane: int, w: Array, index: int, parts: int) 
     weight = _float(w[index])
     for part in range(1, parts):
         weight += _float(w[index + _PLANE * part])
-    return whole_number(x, at, plane, parts) * weight
+    return joined_number(x, at, plane, parts) * weight
 
 
 @register_jitable
-def whole_number(x: Array, at: int, plane: int, parts: int) -> Any:
-    """A number that is kept in parts; `whole_term` says how."""
+def joined_number(x: Array, at: int, plane: int, parts: int) -> Any:
+    """A number that is kept in parts; `joined_term` says how."""
     value = _float(x[at])
     if np.int64(x[at]) & _EXPONENT != _EXPONENT:
         for part in range(1, parts):
@@ -105,5 +105,5 @@ def exact_tile(
                 block += c // 16 * half + c % 16 * 2
                 for k in range(min(step_size, p[RUN] - inside)):
                     index = block + k // 2 * 32 + k % 2
-                    total += whole_term(values, k, plane, weights, index, planes)
+                    total += joined_term(values, k, plane, weights, index, planes)
             sums[r * columns + c] = total

@@ -25,7 +25,8 @@ from partita_cpu.gemm.packed_lhs.packed_lhs_table import (
     packed_lhs_table,
     thread_bytes,
 )
-from partita_cpu.gemm.packed_lhs.product import multiply_packed, pack_lhs
+from partita_cpu.gemm.packed_lhs.product import multiply_packed
+from partita_cpu.gemm.packed_lhs.tiled_operands import note_tiles, packed_lhs
 from partita_cpu.gemm.packing.weights import pack, pack_bias, packed_size
 from partita_cpu.gemm.precision_policy import STORED_ELEMENTS, PrecisionPolicy, native_policy
 from partita_cpu.gemm.product_records import (
@@ -286,7 +287,7 @@ def _emit_packed(
     out = tiles
     if stays:
         out = b.empty((packed_lhs_size(rows, images.outputs, planes),), np.uint16)
-        b.once(y, ("tiles", arithmetic), lambda: out)
+        note_tiles(b, y, arithmetic, out)
     product = MatrixSizes(rows, depth, images.outputs, planes)
     table = packed_lhs_table(product, policy.machine, policy.threads, stays)
     offset = _bias(b, cut, op.bias)
@@ -307,32 +308,6 @@ def _emit_packed(
         exec_type=arithmetic.exec_type(policy.level),
         cleared=claims,
     )
-
-
-def packed_lhs(
-    b: Builder, x: Operand, rows: int, depth: int, arithmetic: Arithmetic, kernels: Operand
-) -> Operand:
-    """A matrix laid out as tiles; operators that multiply the same one share it.
-
-    Args:
-        b: Records it.
-        x: A matrix of float32 [rows, depth].
-        rows: Its rows.
-        depth: Its columns.
-        arithmetic: Says in how many bfloat16 each element is kept.
-        kernels: Addresses of the kernels that lay it out.
-
-    Returns:
-        The tiles, as uint16.
-    """
-    planes = arithmetic.planes
-
-    def lay() -> Operand:
-        tiles = b.empty((packed_lhs_size(rows, depth, planes),), np.uint16)
-        b.call(pack_lhs, b.flat(x), tiles, kernels, rows, depth, planes, exec_type="reorder")
-        return tiles
-
-    return b.once(x, ("tiles", arithmetic), lay)
 
 
 def emit_product(b: Builder, policy: PrecisionPolicy, step: LinearStep) -> None:

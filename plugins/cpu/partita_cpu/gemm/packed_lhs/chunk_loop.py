@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from partita.lowering import Array
-from partita_cpu.gemm.nonfinite import LARGEST, whole_term
+from partita_cpu.gemm.nonfinite import LARGEST, joined_term
 from partita_cpu.gemm.packed_lhs.packed_lhs_table import (
     BLOCKS,
     CHUNK,
@@ -235,7 +235,7 @@ def is_unusual(sizes: Any, first: int, count: int) -> Any:
 
 @loop
 def _add_up(lhs: PackedLhs, w: Array, p: Array, t: int, block: int, rows: int) -> None:
-    """A tile of sums of whole numbers; see `nonfinite`.
+    """A tile of sums of joined numbers; see `nonfinite`.
 
     Args:
         lhs: The left side, and memory for sums.
@@ -256,5 +256,5 @@ def _add_up(lhs: PackedLhs, w: Array, p: Array, t: int, block: int, rows: int) -
                 beside = (block * steps + step) * 2 * planes * TILE + c // 16 * TILE + c % 16 * 2
                 for k in range(STEP):
                     at = beside + k // 2 * 32 + k % 2
-                    total += whole_term(x, place + k, TILE, w, at, planes)
+                    total += joined_term(x, place + k, TILE, w, at, planes)
             sums[r * COLUMNS + c] = total

@@ -25,7 +25,7 @@ from partita_cpu.scalar.instructions import like, maximum, minimum, sqrt
 ARITHMETIC = ALL_FLOATS | INTS
 
 
-def _whole(name: str) -> Any:
+def _integer_instruction(name: str) -> Any:
     """``sdiv``, ``udiv``, ``srem`` or ``urem`` of integers of one type."""
 
     def typed(typing_context: Any, a: Any, b: Any) -> Any:
@@ -40,12 +40,12 @@ def _whole(name: str) -> Any:
     return intrinsic(typed)
 
 
-_quotient = _whole("div")
-_remainder = _whole("rem")
+_quotient = _integer_instruction("div")
+_remainder = _integer_instruction("rem")
 
 
 @register_jitable
-def divide_whole(a: Any, b: Any) -> Any:
+def divide_integers(a: Any, b: Any) -> Any:
     """Integer division towards zero; 0 where the divisor is 0 (the processor would trap)."""
     one = like(a, 1)
     # The least integer divided by -1 traps too; negation wraps.
@@ -57,8 +57,8 @@ def divide_whole(a: Any, b: Any) -> Any:
 
 
 @register_jitable
-def remainder_whole(a: Any, b: Any) -> Any:
-    """What `divide_whole` leaves; has the sign of ``a``."""
+def remainder_integers(a: Any, b: Any) -> Any:
+    """What `divide_integers` leaves; has the sign of ``a``."""
     one = like(a, 1)
     unsafe = b == like(b, 0) or like(b, b + one) == like(b, 0)
     result = _remainder(a, one if unsafe else b)
@@ -66,10 +66,10 @@ def remainder_whole(a: Any, b: Any) -> Any:
 
 
 @register_jitable
-def modulo_whole(a: Any, b: Any) -> Any:
+def modulo_integers(a: Any, b: Any) -> Any:
     """The remainder with the sign of ``b``, as Python has it."""
     zero = like(a, 0)
-    rest = remainder_whole(a, b)
+    rest = remainder_integers(a, b)
     return like(a, rest + b) if rest != zero and (rest < zero) != (b < zero) else rest
 
 
@@ -95,7 +95,7 @@ def modulo_float(a: Any, b: Any) -> Any:
 
 
 @register_jitable
-def power_whole(a: Any, b: Any) -> Any:
+def power_integers(a: Any, b: Any) -> Any:
     """A power with an integer base, computed in float64 as onnxruntime does."""
     return np.int64(np.float64(a) ** np.float64(b))
 
@@ -133,7 +133,7 @@ def _larger_float(a: Any, b: Any) -> Any:
     return maximum(a, b)
 
 
-def _larger_whole(a: Any, b: Any) -> Any:
+def _larger_integer(a: Any, b: Any) -> Any:
     return a if a > b else b
 
 
@@ -141,18 +141,18 @@ def _smaller_float(a: Any, b: Any) -> Any:
     return minimum(a, b)
 
 
-def _smaller_whole(a: Any, b: Any) -> Any:
+def _smaller_integer(a: Any, b: Any) -> Any:
     return a if a < b else b
 
 
 @overload(larger)
 def _larger(a: Any, b: Any) -> Any:
-    return _larger_float if isinstance(a, types.Float) else _larger_whole
+    return _larger_float if isinstance(a, types.Float) else _larger_integer
 
 
 @overload(smaller)
 def _smaller(a: Any, b: Any) -> Any:
-    return _smaller_float if isinstance(a, types.Float) else _smaller_whole
+    return _smaller_float if isinstance(a, types.Float) else _smaller_integer
 
 
 @register_jitable
@@ -180,8 +180,8 @@ def shift_right_signed(a: Any, b: Any) -> Any:
 
 
 _add, _divide = broadcast(operator.add), broadcast(operator.truediv)
-_divide_whole, _divide_unsigned = broadcast(divide_whole), broadcast(divide_unsigned)
-_power, _power_whole = broadcast(operator.pow), broadcast(power_whole)
+_divide_integers, _divide_unsigned = broadcast(divide_integers), broadcast(divide_unsigned)
+_power, _power_integers = broadcast(operator.pow), broadcast(power_integers)
 _POWERS = {2.0: mapped(square), 3.0: mapped(cube), 0.5: mapped(power_half)}
 _ARITHMETIC = {"Add": _add, "Sub": broadcast(operator.sub), "Mul": broadcast(operator.mul)}
 _VARIADIC = {"Max": broadcast(larger), "Min": broadcast(smaller), "Sum": _add, "Mean": _add}
@@ -205,8 +205,8 @@ _SHIFT = {
 _MODULO: dict[tuple[str, bool], Kernel] = {
     ("f", False): broadcast(modulo_float),
     ("f", True): broadcast(np.fmod),
-    ("i", False): broadcast(modulo_whole),
-    ("i", True): broadcast(remainder_whole),
+    ("i", False): broadcast(modulo_integers),
+    ("i", True): broadcast(remainder_integers),
     ("u", False): broadcast(modulo_unsigned),
 }
 _MODULO["u", True] = _MODULO["u", False]
@@ -226,7 +226,7 @@ def arithmetic(b: Builder, node: Node, x: Operand, y: Operand) -> Operand:
 
 
 def _divider(x: Operand) -> Kernel:
-    return {"f": _divide, "i": _divide_whole, "u": _divide_unsigned}[x.dtype.kind]
+    return {"f": _divide, "i": _divide_integers, "u": _divide_unsigned}[x.dtype.kind]
 
 
 @kernel("Div", dtypes=ARITHMETIC, since=7)
@@ -252,7 +252,7 @@ def emit_power(b: Builder, node: Node, x: Operand, y: Operand) -> Operand:
         if known is not None and len(y.shape) <= len(x.shape):
             return emit_map(b, known, x)
         return _binary(b, _power, x, emit_cast(b, y, x.dtype))
-    return _binary(b, _power_whole, x, y)
+    return _binary(b, _power_integers, x, y)
 
 
 @kernel("Max", "Min", "Sum", "Mean", dtypes=ARITHMETIC, since=8)

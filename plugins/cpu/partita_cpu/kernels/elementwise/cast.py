@@ -60,7 +60,7 @@ def to_odd(x: Any) -> Any:
 
 
 @register_jitable
-def whole_to_odd(x: Any) -> Any:
+def integer_to_odd(x: Any) -> Any:
     """The same of an integer, of whose 64 bits a double holds 53."""
     if -(2**53) < x < 2**53:
         return to_odd(np.float64(x))
@@ -78,9 +78,9 @@ def unsigned_to_odd(x: Any) -> Any:
 
 
 _same, _nonzero = mapped(same), mapped(nonzero)
-_to_odd, _whole_to_odd = mapped(to_odd), mapped(whole_to_odd)
+_to_odd, _integer_to_odd = mapped(to_odd), mapped(integer_to_odd)
 _unsigned_to_odd = mapped(unsigned_to_odd)
-_TO_ODD = {"f": _to_odd, "i": _whole_to_odd, "u": _unsigned_to_odd}
+_TO_ODD = {"f": _to_odd, "i": _integer_to_odd, "u": _unsigned_to_odd}
 _through_int32, _through_int64 = mapped(np.int32), mapped(np.int64)
 """Towards zero; what fits in 32 or 64 bits wraps when it is narrowed."""
 

@@ -187,7 +187,7 @@ def scaled_sums(
         # Scales per column of several matrices.
         combined = b.empty(np.broadcast_shapes(x_scale.shape, w_scale.shape), np.float32)
         emit_broadcast(b, _times, [x_scale, w_scale], combined)
-        emit_broadcast(b, _times_whole, [sums, combined], y)
+        emit_broadcast(b, _multiply_integers, [sums, combined], y)
         return y
     terms = b.zeros(n, np.float32) if bias is None else expanded(b, b.flat(bias), (n,))
     args = (b.flat(sums), b.flat(x_scale), b.flat(w_scale), terms, b.flat(y))
@@ -196,12 +196,12 @@ def scaled_sums(
 
 
 @register_jitable
-def times_whole(a: Any, b: Any) -> Any:
+def multiply_integers(a: Any, b: Any) -> Any:
     """An int32 times a float32."""
     return np.float32(a) * b
 
 
-_times, _times_whole = broadcast(operator.mul), broadcast(times_whole)
+_times, _multiply_integers = broadcast(operator.mul), broadcast(multiply_integers)
 
 
 _TO_FLOAT = dict.fromkeys((0, 1, 4, 5), BYTES) | dict.fromkeys((2, 3, 6), F32)

@@ -45,7 +45,7 @@ def emit_expected(
         else:
             b.call_numpy(slice_expected, node.name, x, starts, ends, axes, steps, y)
     elif x.dtype.kind == "i" and all(o is not None and o.size == 1 for o in operands):
-        b.call(_whole_numbers, b.flat(y), *(b.flat(o) for o in operands if o is not None))
+        b.call(_integer_range, b.flat(y), *(b.flat(o) for o in operands if o is not None))
     else:
         b.call_numpy(range_expected, *operands, y)
     return y
@@ -136,7 +136,7 @@ def slice_rows(
 
 
 @jit
-def whole_numbers(y: Array, start: Array, limit: Array, delta: Array, tid: int, nt: int) -> None:
+def integer_range(y: Array, start: Array, limit: Array, delta: Array, tid: int, nt: int) -> None:
     """Writes the whole numbers from `start` to before `limit`, if they are as many as `y` takes.
 
     Args:
@@ -171,7 +171,7 @@ def _other(*arguments: Any) -> NoReturn:
 
 
 _slice_rows = Checked(slice_rows, _other, 2)
-_whole_numbers = Checked(whole_numbers, _other)
+_integer_range = Checked(integer_range, _other)
 
 
 def slice_expected(

@@ -11,6 +11,7 @@ from partita.contract.query import Reason, ReasonCode
 from partita.lowering import Array, Builder, Node, Operand
 from partita.lowering.geometry.axes import axis_of
 from partita_cpu.gemm.packed_lhs.packed_lhs_table import packed_lhs_size
+from partita_cpu.gemm.packed_lhs.tiled_operands import note_only_tiles
 from partita_cpu.gemm.precision_policy import native_policy
 from partita_cpu.gemm.tile_fields import STEP
 from partita_cpu.gemm.tile_kernels import Arithmetic, packed_lhs_kernels
@@ -34,7 +35,7 @@ from partita_cpu.kernels.normalization.norm_loops import (
 )
 from partita_cpu.kernels.normalization.shared_groups import emit_shared_groups
 from partita_cpu.kernels.operator_table import ALL_FLOATS, HALVES, kernel
-from partita_cpu.kernels.quantized_weights.matmul_nbits import lay_alone, row_arithmetic
+from partita_cpu.kernels.quantized_weights.matmul_nbits import row_arithmetic
 from partita_cpu.llvm.eight_rows import EIGHT, LONGEST
 from partita_cpu.llvm.normalization import eights_name
 
@@ -97,7 +98,7 @@ def _emit_tiles(
     """
     sums, factors, terms, results = given
     tiles = b.empty((packed_lhs_size(rows.outer, rows.n, rows.planes),), np.uint16)
-    lay_alone(b, y, arithmetic, tiles)
+    note_only_tiles(b, y, arithmetic, tiles)
     few = b.empty((EIGHT * rows.n,), np.float32)
     kernels = b.constant(packed_lhs_kernels(b.options.level, arithmetic))
     written = results._replace(y=few)

@@ -9,8 +9,8 @@ import numpy as np
 
 from partita.lowering import ActivationCode, Array, Builder, Node, Operand
 from partita_cpu.gemm.packed_lhs.packed_lhs_table import COLUMNS, HALF, MatrixSizes, packed_lhs_size
+from partita_cpu.gemm.packed_lhs.tiled_operands import has_only_tiles, note_only_tiles, packed_lhs
 from partita_cpu.gemm.precision_policy import PrecisionPolicy, native_policy
-from partita_cpu.gemm.product_steps import packed_lhs
 from partita_cpu.gemm.tile_kernels import (
     Arithmetic,
     gate_kernel,
@@ -27,8 +27,6 @@ from partita_cpu.kernels.quantized_weights.gated_products import (
     multiply_gated,
 )
 from partita_cpu.kernels.quantized_weights.matmul_nbits import (
-    is_laid,
-    lay_alone,
     matmul_nbits,
     row_sizes,
     tile_arithmetic,
@@ -114,7 +112,7 @@ def gated_matmul(b: Builder, node: Node, inputs: GatedInputs) -> Operand:
         return y
     y = b.empty((*x.shape[:-1], gate.sizes.columns), np.float32)
     out = b.empty((packed_lhs_size(rows, gate.sizes.columns, arithmetic.planes),), np.uint16)
-    lay_alone(b, y, arithmetic, out)
+    note_only_tiles(b, y, arithmetic, out)
     code = _CODES[attrs["activation"], attrs["approximate"]]
     _emit_tiles(b, policy, arithmetic, code, x, (gate, other), out)
     return y
@@ -151,7 +149,7 @@ def _emit_tiles(
         b.constant(unpack_kernel(policy.level, each.variant, planes)) for each in panels
     )
     floats = max(scratch_floats(side.sizes.size) for side in sides)
-    laid = is_laid(b, x, arithmetic)
+    only_tiles = has_only_tiles(b, x, arithmetic)
     context = GatedContext(
         b.empty((threads * gated_bytes(table),), np.uint8),
         b.empty((threads * unpacked_size(table, PRODUCTS),), np.uint16),
@@ -160,13 +158,13 @@ def _emit_tiles(
         unpack,
         unpack_other,
         b.constant(gate_kernel(policy.level, code, planes)),
-        b.empty((threads * HALF * terms if laid else 0,), np.float32),
+        b.empty((threads * HALF * terms if only_tiles else 0,), np.float32),
         b.constant(table),
     )
     bias = _bias(b, *sides)
     b.call(
         multiply_gated,
-        b.empty((0,), np.float32) if laid else b.flat(x),
+        b.empty((0,), np.float32) if only_tiles else b.flat(x),
         tiles,
         out,
         *(BlockArrays(each.w, each.scales, each.zeros, bias, bias) for each in panels),

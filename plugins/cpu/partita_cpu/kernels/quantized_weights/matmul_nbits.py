@@ -15,8 +15,8 @@ from partita.system.processors import usable_processors
 from partita_cpu.gemm.fused_activation import epilogue_of
 from partita_cpu.gemm.packed_lhs.packed_lhs_table import COLUMNS as TILE_COLUMNS
 from partita_cpu.gemm.packed_lhs.packed_lhs_table import MatrixSizes, thread_bytes
+from partita_cpu.gemm.packed_lhs.tiled_operands import has_only_tiles, packed_lhs
 from partita_cpu.gemm.precision_policy import PrecisionPolicy, native_policy
-from partita_cpu.gemm.product_steps import packed_lhs
 from partita_cpu.gemm.shares import shares_across
 from partita_cpu.gemm.tile_fields import STEP
 from partita_cpu.gemm.tile_kernels import (
@@ -83,9 +83,6 @@ BLOCKS = (16, 32, 64, 128, 256)
 
 MANY_ROWS = 64
 """From here on AMX is faster, which needs weights in bfloat16."""
-
-LAID = "laid"
-"""What rows that are there as tiles alone are noted under."""
 
 ROWS_SHARE = 1 / 2
 """Of the second-level cache, for rows that meet one panel after another."""
@@ -364,7 +361,7 @@ def _emit_tiles(
     rows, threads = math.prod(x.shape[:-1]), policy.threads
     kernels = b.constant(packed_lhs_kernels(policy.level, arithmetic))
     tiles = packed_lhs(b, x, rows, sizes.terms, arithmetic, kernels)
-    laid = is_laid(b, x, arithmetic)
+    only_tiles = has_only_tiles(b, x, arithmetic)
     product = MatrixSizes(rows, sizes.terms, sizes.columns, arithmetic.planes)
     table = unpacked_table(product, policy.machine, threads)
     context = UnpackContext(
@@ -373,12 +370,12 @@ def _emit_tiles(
         _floats_of_threads(b, threads, sizes),
         kernels,
         b.constant(unpack_kernel(policy.level, panels.variant, arithmetic.planes)),
-        b.empty((threads * sizes.terms if laid else 0,), np.float32),
+        b.empty((threads * sizes.terms if only_tiles else 0,), np.float32),
         b.constant(table),
     )
     b.call(
         multiply_unpacked,
-        b.empty((0,), np.float32) if laid else b.flat(x),
+        b.empty((0,), np.float32) if only_tiles else b.flat(x),
         tiles,
         BlockArrays(panels.w, panels.scales, panels.zeros, _filled_up(b, bias), b.flat(y)),
         context,
@@ -387,17 +384,6 @@ def _emit_tiles(
         work=rows * sizes.terms * sizes.columns // 16,
         exec_type=arithmetic.exec_type(policy.level),
     )
-
-
-def lay_alone(b: Builder, x: Operand, arithmetic: Arithmetic, tiles: Operand) -> None:
-    """Notes that a left side is there as tiles alone; its rows must not be read."""
-    for key in ("tiles", LAID):
-        b.once(x, (key, arithmetic), lambda: tiles)
-
-
-def is_laid(b: Builder, x: Operand, arithmetic: Arithmetic) -> bool:
-    """Whether `lay_alone` was told so."""
-    return b.once(x, (LAID, arithmetic), lambda: x) is not x
 
 
 def _filled_up(b: Builder, bias: Operand) -> Operand:

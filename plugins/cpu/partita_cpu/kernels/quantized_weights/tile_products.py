@@ -12,7 +12,7 @@ import numpy as np
 
 from partita.lowering import Array
 from partita.lowering.shapes.symbolic_size import evaluated, integer
-from partita_cpu.gemm.nonfinite import whole_number
+from partita_cpu.gemm.nonfinite import joined_number
 from partita_cpu.gemm.packed_lhs.chunk_loop import (
     Chunk,
     PackedLhs,
@@ -304,4 +304,4 @@ def widen_row(tiles: Any, row: int, rows: Any, to: int, terms: int, planes: int)
     for k in range(terms):
         tile = row // HALF * steps + k // STEP
         at = tile * planes * TILE + row % HALF * STEP + k % STEP
-        rows[to * terms + k] = whole_number(tiles, at, TILE, planes)
+        rows[to * terms + k] = joined_number(tiles, at, TILE, planes)

@@ -47,7 +47,7 @@ def divided(x: Any, count: Any, unused: Any) -> Any:
 
 
 @register_jitable
-def divided_whole(x: Any, count: Any, unused: Any) -> Any:
+def divided_integers(x: Any, count: Any, unused: Any) -> Any:
     """An integer sum over its number of terms, towards zero."""
     quotient = abs(x) // count
     return -quotient if x < 0 else quotient
@@ -103,7 +103,7 @@ _REDUCTIONS = {
 _COMPOSITE = frozenset(("ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSum"))
 """Reductions that do more to an element than to reduce."""
 _LAST = {"sqrt": mapped(sqrt), "log": mapped(log)}
-_mean, _mean_whole = mapped_with(divided), mapped_with(divided_whole)
+_mean, _mean_integers = mapped_with(divided), mapped_with(divided_integers)
 _NO_SCRATCH = np.zeros(1, np.float64)
 
 
@@ -180,7 +180,7 @@ def reduce_axes(
     result = _passes(b, emit_cast(b, x, computed), _groups(x.shape, axes), how)
     if how.last == "mean" and count > 1:
         number = evaluated(x.dtype.type if x.dtype.kind == "f" else np.int64, count)
-        function = _mean if x.dtype.kind == "f" else _mean_whole
+        function = _mean if x.dtype.kind == "f" else _mean_integers
         result = emit_map(b, function, result, None, number, number)
     elif how.last in _LAST:
         result = emit_map(b, _LAST[how.last], result)
