@@ -83,16 +83,8 @@ class Specializer:
         self.programs: RecentlyUsed[Any, Program] = RecentlyUsed(
             target.most_kept_bytes, lambda program: program.kept_bytes
         )
-        self._classes: list[ClassPrograms] = []
-        self._classes_left = CLASSES
         self._varying: set[tuple[int, int]] = set()
-        self._said_to_vary = {
-            (index, axis)
-            for index, value in enumerate(graph.inputs)
-            for axis, dim in enumerate(value.shape or ())
-            if isinstance(dim, str)
-        }
-        self._specs: list[Spec] | None = None
+        self._forget_classes()
         self._lock = InterruptSafeLock()
         self._weights: dict[Value, Operand | None] = {
             value: None
@@ -217,6 +209,7 @@ class Specializer:
                 return made or self._refined(specs, values)
             except MoreValueInputs as more:
                 self.value_inputs = tuple(sorted({*self.value_inputs, *more.indices}))
+                self._forget_classes()  # of fewer elements
             except MustFoldAll as signal:
                 if self._folds_all:
                     allowed = self.allowance()
@@ -318,15 +311,26 @@ class Specializer:
         Raises:
             OtherShapes: Emitters make other shapes than were told.
         """
-        if values:
+        if self.repeated or any(array.dtype != np.int64 for array in values.values()):
             return None
         for known_class in self._classes:
-            made = known_class.program(specs)
+            made = known_class.program(specs, values)
             if made is not None:
                 return made
         if self._have_varied(specs):
-            return self._learned(refine, specs)
+            return self._learned(refine, specs, values)
         return None
+
+    def _forget_classes(self) -> None:
+        self._classes: list[ClassPrograms] = []
+        self._classes_left = CLASSES
+        self._specs: list[Spec] | None = None
+        self._said_to_vary = {
+            (index, axis)
+            for index, value in enumerate(self.graph.inputs)
+            for axis, dim in enumerate(value.shape or ())
+            if not isinstance(dim, int)
+        }
 
     def _have_varied(self, specs: Sequence[Spec]) -> bool:
         """Notes which sizes are others than before; whether these differ in sizes alone."""
@@ -343,7 +347,9 @@ class Specializer:
         }
         return True
 
-    def _learned(self, refine: Refine, specs: Sequence[Spec]) -> Program | None:
+    def _learned(
+        self, refine: Refine, specs: Sequence[Spec], values: Mapping[int, Array]
+    ) -> Program | None:
         """The program by a new class of shapes; ``None`` if there can be none.
 
         All sizes that vary by the model's own account vary in it, so that one class serves when
@@ -356,11 +362,11 @@ class Specializer:
             self._classes_left -= 1
             with _producers_kept(self.graph.nodes):
                 axes = frozenset(self._varying | self._said_to_vary)
-                found = learn(self, self.graph, refine, specs, axes)
+                found = learn(self, self.graph, refine, specs, axes, values)
             if found is not None:
                 programs = ClassPrograms(self, found)
                 self._classes.insert(0, programs)
-                made = programs.program(specs)
+                made = programs.program(specs, values)
                 if self._said_to_vary <= self._varying or not programs.needs_numbers:
                     return made
                 self._classes.remove(programs)

@@ -497,3 +497,55 @@ def test_batches_of_one_and_windows_longer_than_sequences_have_the_programs_of_o
     programs = recorded(compiled)
     if isa().native and not isa().tiles:  # those choose arithmetic by sizes
         assert len({id(program.recorded.made) for program in programs}) <= 2
+
+
+def test_sizes_that_are_inputs_vary_as_those_of_tensors_do():
+    """What is computed of an input's elements, which may be less than 0, is recorded as well."""
+    rng = np.random.default_rng(0)
+    weights = {
+        "k": rng.standard_normal((16, 4, 3, 3)).astype(np.float32),
+        "axes": np.array([2]),
+        "ends": np.array([2**62]),
+        "channels": np.array([0, 16]),
+        "second": np.array([1]),
+        "rest": np.array([-1]),
+    }
+    nodes = [
+        helper.make_node("Conv", ["x", "k"], ["wide"], pads=[1, 1, 1, 1]),
+        helper.make_node("Shape", ["wide"], ["own"], start=0, end=2),
+        helper.make_node("Concat", ["own", "size"], ["target"], axis=0),
+        helper.make_node("Resize", ["wide", "", "", "target"], ["large"], mode="linear"),
+        helper.make_node("Slice", ["large", "start", "ends", "axes"], ["y"]),
+        helper.make_node("Gather", ["size", "second"], ["width"]),
+        helper.make_node("Concat", ["channels", "width", "rest"], ["rows"], axis=0),
+        helper.make_node("Reshape", ["large", "rows"], ["turned"]),
+    ]
+    inputs = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 4, "height", "width"]),
+        helper.make_tensor_value_info("size", TensorProto.INT64, [2]),
+        helper.make_tensor_value_info("start", TensorProto.INT64, [1]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "sizes_given",
+        inputs,
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in ("y", "turned")],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    opsets = [helper.make_opsetid("", 17)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    compiled = partita.Core().compile_model(model, "CPU", {"EXECUTION_MODE_HINT": "ACCURACY"})
+    request = compiled.create_infer_request()
+    for turn in range(24):
+        height, width, to_height, to_width = (int(n) for n in rng.integers(3, 20, 4))
+        feeds = {
+            "x": rng.standard_normal((turn % 3 + 1, 4, height, width)).astype(np.float32),
+            "size": np.array([to_height, to_width]),
+            "start": np.array([-1 - turn % 4 if turn % 2 else turn % 3]),
+        }
+        for found, wanted in zip(
+            request.infer(feeds).to_tuple(), onnxruntime_results(model, feeds), strict=True
+        ):
+            np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
+    if isa().native:
+        assert len(recorded(compiled)) > 12

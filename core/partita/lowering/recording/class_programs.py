@@ -45,14 +45,18 @@ class ClassPrograms:
         self._left = RECORDINGS if owner.target.arrange is not None else 0
         self.needs_numbers = False
 
-    def program(self, specs: Sequence[Spec]) -> Program | None:
+    def program(self, specs: Sequence[Spec], values: Mapping[int, Array]) -> Program | None:
         """The program for inputs of these shapes; ``None`` if they are of another class.
+
+        Args:
+            specs: Shape and type of every input.
+            values: The elements of those that are known before a run.
 
         Raises:
             OtherShapes: Emitters make other shapes than the class tells.
             CompileError: A node cannot be computed for these shapes.
         """
-        numbers = self._shapes.numbers(specs)
+        numbers = self._shapes.numbers(specs, values)
         if numbers is None:
             return None
         for recorded in self._recorded:
@@ -71,15 +75,15 @@ class ClassPrograms:
             self.needs_numbers = not self._recorded
         known = self._shapes.known(numbers)
         graph = self._shapes.graph(numbers)
-        return Walk(self._owner, graph, specs, {}, before=known).run()
+        return Walk(self._owner, graph, specs, values, before=known).run()
 
     def _record(self, numbers: Sequence[Any]) -> RecordedProgram | None:
         """What emitters say for sizes that stand for others; ``None`` if they need numbers."""
-        recording, sizes, inputs = self._shapes.fork(numbers)
+        recording, sizes, inputs, values = self._shapes.fork(numbers)
         graph, arrange = self._shapes.graph(sizes), self._owner.target.arrange
         try:
             known = self._shapes.known(sizes)
-            program = Walk(_Recorder(self._owner), graph, inputs, {}, before=known).run()
+            program = Walk(_Recorder(self._owner), graph, inputs, values, before=known).run()
             made = None if arrange is None else arrange(program)
             if recording.exact:
                 _log.debug("'%s' is emitted for each size: emitters need numbers", graph.name)

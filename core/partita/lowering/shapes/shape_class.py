@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -32,6 +32,20 @@ Axes = frozenset[tuple[int, int]]
 """Which sizes of inputs vary: input and axis."""
 
 _INT64 = np.dtype(np.int64)
+
+
+class InputPattern(NamedTuple):
+    """What an input of a class is like.
+
+    Attributes:
+        shape: Its sizes, ``None`` in the place of those that vary.
+        dtype: Its element type.
+        elements: How many elements of it are known before a run, and vary; ``None`` if none are.
+    """
+
+    shape: tuple[int | None, ...]
+    dtype: np.dtype[Any]
+    elements: int | None
 
 
 @dataclass(frozen=True)
@@ -62,7 +76,7 @@ class ShapeClass:
     """One class of shapes of a graph.
 
     Args:
-        pattern: The shapes that it was made for, ``None`` in the place of sizes that vary.
+        pattern: The inputs that it was made for.
         recording: How sizes, shapes and constants follow from those that vary.
         graph: The rewritten graph.
         symbolic: What is known before it is emitted, with symbolic sizes.
@@ -70,7 +84,7 @@ class ShapeClass:
 
     def __init__(
         self,
-        pattern: Sequence[tuple[tuple[int | None, ...], np.dtype[Any]]],
+        pattern: Sequence[InputPattern],
         recording: Recording,
         graph: Graph,
         symbolic: KnownShapes,
@@ -91,17 +105,26 @@ class ShapeClass:
                 array = operand.const.astype(operand.dtype)  # type: ignore[union-attr]
                 self._fixed[value] = Operand(array.shape, array.dtype, array)
 
-    def numbers(self, specs: Sequence[Spec]) -> list[Any] | None:
-        """What sizes come to for inputs of these shapes; ``None`` if they are of another class."""
+    def numbers(self, specs: Sequence[Spec], values: Mapping[int, Array]) -> list[Any] | None:
+        """What sizes come to for inputs of these shapes; ``None`` if they are of another class.
+
+        Args:
+            specs: Shape and type of every input.
+            values: The elements of those that are known before a run.
+        """
         sizes: list[int] = []
-        for (wanted, kind), (shape, dtype) in zip(self._pattern, specs, strict=True):
-            if len(wanted) != len(shape) or kind != dtype:
+        for index, (wanted, (shape, dtype)) in enumerate(zip(self._pattern, specs, strict=True)):
+            if len(wanted.shape) != len(shape) or wanted.dtype != dtype:
                 return None
-            for size, number in zip(wanted, shape, strict=True):
+            for size, number in zip(wanted.shape, shape, strict=True):
                 if size is None:
                     sizes.append(number)
                 elif size != number:
                     return None
+            if (wanted.elements is None) is (index in values):
+                return None
+            if index in values:
+                sizes += values[index].reshape(-1).tolist()
         return self._recording.repeat(sizes)
 
     def graph(self, numbers: Sequence[Any]) -> Graph:
@@ -135,20 +158,32 @@ class ShapeClass:
         shapes = {value: tuple(_filled(dims, numbers)) for value, dims in self._shapes.items()}
         return KnownShapes(folded, self._ops, shapes)
 
-    def fork(self, numbers: Sequence[Any]) -> tuple[Recording, list[Size], list[Spec]]:
-        """A recording that goes on from this class, its sizes so far, and those of the inputs.
+    def fork(
+        self, numbers: Sequence[Any]
+    ) -> tuple[Recording, list[Size], list[Spec], dict[int, Array]]:
+        """A recording that goes on from this class, its sizes so far, and the inputs with them.
 
         Args:
             numbers: From :meth:`numbers`.
+
+        Returns:
+            The recording, all its sizes, the inputs' shapes and types, and elements that are known.
         """
         recording = self._recording.fork(numbers)
         sizes = recording.sizes()
         given = iter(recording.inputs(sizes))
-        specs: list[Any] = [
-            (tuple(next(given) if n is None else n for n in shape), dtype)
-            for shape, dtype in self._pattern
-        ]
-        return recording, sizes, specs
+        specs: list[Spec] = []
+        values: dict[int, Array] = {}
+        for index, (wanted, dtype, elements) in enumerate(self._pattern):
+            shape: Any = tuple(next(given) if n is None else n for n in wanted)
+            specs.append((shape, dtype))
+            if elements is not None:
+                values[index] = _array_of(itertools.islice(given, elements), shape)
+        return recording, sizes, specs, values
+
+
+def _array_of(sizes: Iterable[Size], shape: Shape) -> Array:
+    return np.array(list(sizes), object).reshape(shape)
 
 
 def _put(thing: Any, numbers: Sequence[Any]) -> Any:
@@ -167,7 +202,12 @@ def _filled(sizes: Sequence[Any], numbers: Sequence[Any]) -> list[Any]:
 
 
 def learn(
-    owner: Weights, graph: Graph, refine: Refine, specs: Sequence[Spec], varying: Axes
+    owner: Weights,
+    graph: Graph,
+    refine: Refine,
+    specs: Sequence[Spec],
+    varying: Axes,
+    values: Mapping[int, Array],
 ) -> ShapeClass | None:
     """The class of these shapes; ``None`` if the graph has operators whose results are not told.
 
@@ -181,17 +221,25 @@ def learn(
         refine: Rewrites a graph that knows its shapes; see :class:`partita.lowering.Target`.
         specs: Shape and type of every input.
         varying: The sizes that other shapes of the class may have otherwise.
+        values: The elements of inputs that are known before a run, integers of 64 bits, all of
+            which others of the class may have otherwise.
     """
     recording = Recording()
     pattern, inputs = [], {}
     for index, (value, (shape, dtype)) in enumerate(zip(graph.inputs, specs, strict=True)):
-        free = [(index, axis) in varying for axis in range(len(shape))]
+        given = values.get(index)
+        free = [given is None and (index, axis) in varying for axis in range(len(shape))]
         dims: list[Any] = [
             recording.size(n) if varies else n for n, varies in zip(shape, free, strict=True)
         ]
-        inputs[value] = Operand(tuple(dims), dtype)
-        fixed = (None if varies else n for n, varies in zip(shape, free, strict=True))
-        pattern.append((tuple(fixed), dtype))
+        fixed = tuple(None if varies else n for n, varies in zip(shape, free, strict=True))
+        if given is None:
+            inputs[value] = Operand(tuple(dims), dtype)
+            pattern.append(InputPattern(fixed, dtype, None))
+        else:
+            elements = map(recording.integer, given.reshape(-1).tolist())
+            inputs[value] = Operand(shape, dtype, _array_of(elements, shape))
+            pattern.append(InputPattern(fixed, dtype, given.size))
     sketch = _Sketch(owner, inputs)
     untold = next((node for node in graph.nodes if not sketch.take(node)), None)
     if untold is not None:

@@ -17,7 +17,14 @@ from typing import Any
 import numpy as np
 
 from partita.lowering.shapes.expressions import Expressions
-from partita.lowering.shapes.linear_form import ANY, NOT_NEGATIVE, SWAPPED, Operator, combined
+from partita.lowering.shapes.linear_form import (
+    ANY,
+    NOT_NEGATIVE,
+    SWAPPED,
+    Bounds,
+    Operator,
+    combined,
+)
 
 Number = Any
 """An ``int``, or a :class:`Size`."""
@@ -48,7 +55,14 @@ class Recording(Expressions):
 
     def size(self, value: int) -> Size:
         """A size that will be given, not less than 0: the next one of :meth:`repeat`."""
-        place = self._new_atom(("input", len(self._inputs)), value, NOT_NEGATIVE)
+        return self._input(value, NOT_NEGATIVE)
+
+    def integer(self, value: int) -> Size:
+        """The same for one that can be less than 0."""
+        return self._input(value, ANY)
+
+    def _input(self, value: int, bounds: Bounds) -> Size:
+        place = self._new_atom(("input", len(self._inputs)), value, bounds)
         self._inputs.append(place)
         return Size(self, place, value)
 
