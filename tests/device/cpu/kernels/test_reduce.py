@@ -203,3 +203,20 @@ def test_cumulative_sum(axis, exclusive, reverse):
             rtol=1e-5,
             atol=1e-5,
         )
+
+
+@pytest.mark.parametrize("op_type", ["ReduceMax", "ReduceMin"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("size", [1, 3, 16, 33, 130])
+def test_extremes_of_rows_of_any_length(op_type, dtype, size):
+    """NaN of either sign wins; of zeros the one that is larger, or smaller, by its sign."""
+    x = np.random.default_rng(size).standard_normal((9, size)).astype(dtype)
+    x[1, size // 2], x[2, size // 2] = np.nan, -np.float64(np.nan)
+    x[3, -1], x[4, 0] = np.inf, -np.inf
+    x[5:7] = -0.0
+    x[6, size // 3] = 0.0
+    (got,) = run_ours(op_type, [x, np.array([1])], constants=(1,), opset=18, keepdims=0)
+    wanted = getattr(x, "max" if op_type == "ReduceMax" else "min")(1)
+    np.testing.assert_array_equal(got, wanted)
+    above = op_type == "ReduceMax" or size == 1
+    assert list(np.signbit(got[5:7])) == [True, not above]

@@ -26,8 +26,10 @@ from partita_cpu.kernels.elementwise.cast import emit_cast
 from partita_cpu.kernels.half import through_float32
 from partita_cpu.kernels.operator_table import ALL_FLOATS, BOOL, INT64, INTS, kernel
 from partita_cpu.kernels.reduction.reduce_loops import (
+    extreme_kernel,
     fold_kernel,
     log_sum_exp,
+    negative_term,
     same_term,
     square_term,
     sum_kernel,
@@ -84,6 +86,8 @@ _WHOLE = (_whole_sum, _whole_sum)
 _WHOLE_SQUARE = (fold_kernel(operator.add, square_term), _whole_sum)
 _WHOLE_ABSOLUTE = (fold_kernel(operator.add, abs), _whole_sum)
 _max, _min = fold_kernel(larger), fold_kernel(smaller)
+_largest = extreme_kernel(larger, same_term)
+_smallest = extreme_kernel(smaller, negative_term)
 _product, _whole_product = fold_kernel(multiply_in_any_order), fold_kernel(operator.mul)
 
 _REDUCTIONS = {
@@ -94,8 +98,8 @@ _REDUCTIONS = {
     "ReduceL2": Reduction(_sum_square, _sum, _WHOLE_SQUARE, last="sqrt", real=True),
     "ReduceLogSum": Reduction(_sum, _sum, _WHOLE, empty=-math.inf, last="log", real=True),
     "ReduceLogSumExp": Reduction(log_sum_exp, log_sum_exp, _WHOLE, empty=-math.inf, real=True),
-    "ReduceMax": Reduction(_max, _max, (_max, _max), scratch=False, empty=-math.inf),
-    "ReduceMin": Reduction(_min, _min, (_min, _min), scratch=False, empty=math.inf),
+    "ReduceMax": Reduction(_largest, _largest, (_max, _max), scratch=False, empty=-math.inf),
+    "ReduceMin": Reduction(_smallest, _smallest, (_min, _min), scratch=False, empty=math.inf),
     "ReduceProd": Reduction(
         _product, _product, (_whole_product, _whole_product), scratch=False, empty=1.0
     ),

@@ -14,7 +14,15 @@ import numpy as np
 from partita_cpu.jit.deferred_numba import register_jitable
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.kernels.elementwise.broadcast_loops import Kernel
-from partita_cpu.scalar.instructions import add_in_any_order, like, maximum, wide_vectors
+from partita_cpu.scalar.instructions import (
+    add_in_any_order,
+    bits,
+    larger_integer,
+    like,
+    maximum,
+    ordered,
+    wide_vectors,
+)
 from partita_cpu.scalar.math import exp, log
 
 BLOCK = 512
@@ -186,6 +194,40 @@ def fold_kernel(combine: Callable[..., Any], term: Callable[..., Any] = same_ter
 
     fold.__name__ = fold.__qualname__ = f"fold_{combine.__name__}_{term.__name__}"
     return loop(fold)
+
+
+@register_jitable
+def negative_term(x: Any) -> Any:
+    """The element with the other sign."""
+    return -x
+
+
+def extreme_kernel(combine: Callable[..., Any], turned: Callable[..., Any]) -> Kernel:
+    """A kernel as `fold_kernel` makes it for the largest or the smallest of floats.
+
+    Rows are compared as integers, which LLVM does in vectors of any row's length.
+
+    Args:
+        combine: Two floats to one, NaN if either is NaN.
+        turned: `same_term` for the largest, `negative_term` for the smallest.
+    """
+    fold = fold_kernel(combine)
+
+    def extreme(x: Any, y: Any, outer: int, n: int, inner: int, tid: int, nt: int) -> None:
+        if inner > 1:
+            fold(x, y, outer, n, inner, tid, nt)
+            return
+        for o in range(outer * tid // nt, outer * (tid + 1) // nt):
+            top = ordered(turned(x[np.uint64(o * n)]))
+            undefined = like(top, 0)
+            for i in range(n):
+                value = turned(x[np.uint64(o * n + i)])
+                top = larger_integer(top, ordered(value))
+                undefined |= like(top, value != value)
+            y[o] = like(y[o], np.nan) if undefined else turned(bits(ordered(top)))
+
+    extreme.__name__ = extreme.__qualname__ = f"extreme_{combine.__name__}"
+    return loop(extreme)
 
 
 @loop
