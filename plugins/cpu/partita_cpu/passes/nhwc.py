@@ -156,6 +156,7 @@ class _Walk(MovedChannelsLast):
             "Add": self._sum,
             "Mul": self._gate,
             "Resize": self._resize,
+            "RoiAlign": self._regions,
             "DepthToSpace": self.follow,
             "SpaceToDepth": self.follow,
         }
@@ -404,6 +405,14 @@ class _Walk(MovedChannelsLast):
             return False
         domain = DOMAIN if self._takes_pixels(node) else node.domain
         self.replace(node, inputs, node.op_type, domain)
+        return True
+
+    def _regions(self, node: Node) -> bool:
+        """Regions of an image, each of which is an image."""
+        x = node.inputs[0]
+        if x is None or not self.is_last(x) or x.dtype != SINGLE:
+            return False
+        self.replace(node, [self.bring(x, node), *node.inputs[1:]], "RoiAlign", DOMAIN)
         return True
 
     def _takes_pixels(self, node: Node) -> bool:

@@ -472,3 +472,17 @@ def test_pieces_of_the_channels_stay_with_channels_last(sizes):
     parts = [net.conv(name, n, 4) for name, n in zip(names, sizes or [4] * 3, strict=True)]
     steps = check(net, net.add("Sum", *parts))
     assert not [name for name in steps if "split/layout" in name]
+
+
+@pytest.mark.parametrize("mode", ["avg", "max"])
+@pytest.mark.parametrize("ratio", [0, 2])
+def test_regions_of_images_need_no_turning(mode, ratio):
+    net = Net(2, 12, 15, 13)
+    corners = net.rng.uniform(-2, 12, (5, 2))
+    boxes = np.hstack([corners, corners + net.rng.uniform(0.5, 9, (5, 2))]).astype(np.float32)
+    inputs = net.const(values=boxes), net.const(values=np.array([0, 1, 1, 0, 1]))
+    attributes = {"output_height": 5, "output_width": 4, "sampling_ratio": ratio, "mode": mode}
+    image = net.conv("x", 12, 20)
+    regions = net.add("RoiAlign", image, *inputs, **attributes)
+    names = check(net, net.conv(regions, 20, 9), config=SETTINGS[0])
+    assert f"permute {regions}/layout" not in names

@@ -10,8 +10,10 @@ from partita.contract.query import Reason, ReasonCode
 from partita.errors import InputError
 from partita.lowering import Array, Builder, Node, Operand
 from partita_cpu.jit.kernel import jit
+from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.kernels.half import through_float32
 from partita_cpu.kernels.movement.index_steps import checked_index
+from partita_cpu.kernels.movement.rearrange import transposed
 from partita_cpu.kernels.operator_table import ALL_FLOATS, F32, FLOATS, INT64, kernel
 
 MOST_SAMPLES = 1024
@@ -141,8 +143,8 @@ class RoiSampling(NamedTuple):
     is_max: int
 
 
-@jit
-def roi_align_rows(
+@loop
+def roi_align_cells(
     x: Array,
     rois: Array,
     batches: Array,
@@ -155,24 +157,23 @@ def roi_align_rows(
     """Each cell of each region: the mean, or the largest, of bilinear samples within it.
 
     Args:
-        x: Input (N, C, H, W), flat.
+        x: Input (N, H, W, C), flat.
         rois: (regions, 4): x1, y1, x2, y2.
         batches: The image of each region.
-        y: Output (regions, C, out height, out width), flat.
+        y: Output (regions, out height, out width, C), flat.
         sizes: C, H, W, out height, out width.
         sampling: How regions are sampled.
         tid: This thread.
-        nt: All threads; they share regions times channels.
+        nt: All threads; they share the cells.
     """
     channels, height, width, oh, ow = sizes[0], sizes[1], sizes[2], sizes[3], sizes[4]
     kind, ratio, is_max = x.dtype.type, sampling.ratio, sampling.is_max
     # In the regions' type, as other engines: how many samples there are depends on the last bit.
     scale, offset = kind(sampling.scale), kind(sampling.offset)
-    planes = rois.shape[0] * channels
-    for plane in range(planes * tid // nt, planes * (tid + 1) // nt):
-        n = plane // channels
-        source = (batches[n] * channels + plane % channels) * height * width
-        image = x[source : source + height * width]
+    cells = rois.shape[0] * oh * ow
+    for place in range(cells * tid // nt, cells * (tid + 1) // nt):
+        n = place // (oh * ow)
+        i, j = place // ow % oh, place % ow
         x0, y0 = rois[n, 0] * scale - offset, rois[n, 1] * scale - offset
         across, down = rois[n, 2] * scale - offset - x0, rois[n, 3] * scale - offset - y0
         if offset == 0:
@@ -181,41 +182,50 @@ def roi_align_rows(
         # Regions may be of any size: counts are floats, and samples beside the image are left out.
         count_w = float(ratio) if ratio > 0 else max(np.ceil(cell_w), 0.0)
         count_h = float(ratio) if ratio > 0 else max(np.ceil(cell_h), 0.0)
-        for i in range(oh):
-            first_a, last_a = _samples(y0 + i * cell_h, cell_h, count_h, height)
-            for j in range(ow):
-                first_b, last_b = _samples(x0 + j * cell_w, cell_w, count_w, width)
-                total, started = 0.0, False
-                if last_a - first_a < count_h or last_b - first_b < count_w:
-                    started = True  # by one of those left out, which are 0
-                for a in range(first_a, last_a):
-                    py = y0 + i * cell_h + (a + 0.5) * cell_h / count_h
-                    for b in range(first_b, last_b):
-                        px = x0 + j * cell_w + (b + 0.5) * cell_w / count_w
-                        inside = -1 <= py <= height and -1 <= px <= width  # NaN is not
-                        if image.size == 0 or not inside:
-                            value = 0.0
-                            first, second, third, fourth = 0.0, 0.0, 0.0, 0.0
-                        else:
-                            qy, qx = max(py, 0.0), max(px, 0.0)
-                            top, left = min(int(qy), height - 1), min(int(qx), width - 1)
-                            bottom, right = min(top + 1, height - 1), min(left + 1, width - 1)
-                            fy = qy - top if top < height - 1 else 0.0
-                            fx = qx - left if left < width - 1 else 0.0
-                            first = (1 - fy) * (1 - fx) * image[top * width + left]
-                            second = (1 - fy) * fx * image[top * width + right]
-                            third = fy * (1 - fx) * image[bottom * width + left]
-                            fourth = fy * fx * image[bottom * width + right]
-                            value = first + second + third + fourth
-                        if is_max:
-                            value = max(max(first, second), max(third, fourth))
-                            total = value if not started else max(total, value)
-                            started = True
-                        else:
-                            total += value
+        first_a, last_a = _samples(y0 + i * cell_h, cell_h, count_h, height)
+        first_b, last_b = _samples(x0 + j * cell_w, cell_w, count_w, width)
+        # The largest begins with the first sample, unless those left out, which are 0, count.
+        is_first = last_a - first_a == count_h and last_b - first_b == count_w
+        cell = y[place * channels : (place + 1) * channels]
+        for c in range(channels):
+            cell[c] = kind(0)
+        for a in range(first_a, last_a):
+            py = y0 + i * cell_h + (a + 0.5) * cell_h / count_h
+            for b in range(first_b, last_b):
+                px = x0 + j * cell_w + (b + 0.5) * cell_w / count_w
+                inside = -1 <= py <= height and -1 <= px <= width  # NaN is not
+                if height == 0 or width == 0 or not inside:
+                    if is_max:
+                        for c in range(channels):
+                            cell[c] = kind(0) if is_first else max(cell[c], kind(0))
+                        is_first = False
+                    continue
+                qy, qx = max(py, 0.0), max(px, 0.0)
+                top, left = min(int(qy), height - 1), min(int(qx), width - 1)
+                bottom, right = min(top + 1, height - 1), min(left + 1, width - 1)
+                fy = qy - top if top < height - 1 else 0.0
+                fx = qx - left if left < width - 1 else 0.0
+                w0, w1 = kind((1 - fy) * (1 - fx)), kind((1 - fy) * fx)
+                w2, w3 = kind(fy * (1 - fx)), kind(fy * fx)
+                upper = (batches[n] * height + top) * width
+                lower = (batches[n] * height + bottom) * width
+                x00 = x[(upper + left) * channels : (upper + left + 1) * channels]
+                x01 = x[(upper + right) * channels : (upper + right + 1) * channels]
+                x10 = x[(lower + left) * channels : (lower + left + 1) * channels]
+                x11 = x[(lower + right) * channels : (lower + right + 1) * channels]
                 if not is_max:
-                    total /= max(count_h * count_w, 1.0)
-                y[(plane * oh + i) * ow + j] = kind(total)
+                    for c in range(channels):
+                        above, below = w0 * x00[c] + w1 * x01[c], w2 * x10[c] + w3 * x11[c]
+                        cell[c] += above + below
+                    continue
+                for c in range(channels):
+                    most = max(max(w0 * x00[c], w1 * x01[c]), max(w2 * x10[c], w3 * x11[c]))
+                    cell[c] = most if is_first else max(cell[c], most)
+                is_first = False
+        if not is_max:
+            count = kind(max(count_h * count_w, 1.0))
+            for c in range(channels):
+                cell[c] /= count
 
 
 @jit(inline=True)
@@ -232,7 +242,8 @@ def _samples(start: float, cell: float, count: float, size: int) -> tuple[int, i
     return (int(low), int(high)) if low < 9e18 and high < 9e18 else (0, 0)
 
 
-def _check_ratio(node: Node) -> Reason | None:
+def check_ratio(node: Node) -> Reason | None:
+    """Why a RoiAlign takes more samples than its kernel, or ``None``."""
     ratio = node.attrs.get("sampling_ratio", 0)
     if 0 <= ratio <= MOST_SAMPLES:
         return None
@@ -242,24 +253,42 @@ def _check_ratio(node: Node) -> Reason | None:
     )
 
 
-@kernel("RoiAlign", dtypes={0: ALL_FLOATS, 1: ALL_FLOATS, 2: INT64}, check=_check_ratio)
+@kernel("RoiAlign", dtypes={0: ALL_FLOATS, 1: ALL_FLOATS, 2: INT64}, check=check_ratio)
 @through_float32
 def roi_align(b: Builder, node: Node, x: Operand, rois: Operand, batches: Operand) -> Operand:
     """Regions of interest, sampled bilinearly to a fixed size."""
+    y = emit_roi_align(b, node, transposed(b, x, (0, 2, 3, 1)), rois, batches)
+    return transposed(b, y, (0, 3, 1, 2))
+
+
+def emit_roi_align(b: Builder, node: Node, x: Operand, rois: Operand, batches: Operand) -> Operand:
+    """Regions of an image with channels last (N, H, W, C), likewise: (regions, oh, ow, C).
+
+    Args:
+        b: Records it.
+        node: The operation, whose attributes count.
+        x: The images.
+        rois: (regions, 4) of the type of `x`: x1, y1, x2, y2.
+        batches: int64 (regions); the image of each.
+
+    Raises:
+        InputError: An image is not there: now if they are constant, else at the run.
+    """
     attrs = node.attrs
     oh, ow = attrs.get("output_height", 1), attrs.get("output_width", 1)
-    y = b.empty((rois.shape[0], x.shape[1], oh, ow), x.dtype)
+    n, height, width, channels = x.shape
+    y = b.empty((rois.shape[0], oh, ow, channels), x.dtype)
     mode = attrs.get("coordinate_transformation_mode", "half_pixel")
     offset = 0.5 if node.version >= 16 and mode == "half_pixel" else 0.0
-    images = checked_index(b, batches, x.shape[0])
+    images = checked_index(b, batches, n)
     if y.size:
         b.call(
-            roi_align_rows,
+            roi_align_cells,
             b.flat(x),
             rois,
             images,
             b.flat(y),
-            b.constant(np.array([*x.shape[1:], oh, ow], np.int64)),
+            b.constant(np.array([channels, height, width, oh, ow], np.int64)),
             RoiSampling(
                 float(attrs.get("spatial_scale", 1.0)),
                 offset,

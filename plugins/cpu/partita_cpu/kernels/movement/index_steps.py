@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -19,6 +20,10 @@ from partita.lowering import Array, Builder, Operand
 from partita.lowering.shapes.symbolic_size import Number, Size, holds_sizes
 from partita_cpu.jit.kernel import jit
 from partita_cpu.jit.kernel_wrappers import Checked, ItemSized
+from partita_cpu.jit.loop_kernel import loop
+from partita_cpu.kernels.elementwise.binary import larger, smaller
+from partita_cpu.kernels.elementwise.broadcast_loops import Kernel
+from partita_cpu.scalar.instructions import like
 
 
 @jit
@@ -133,6 +138,46 @@ def scatter_rows(
                 y[np.uint64(row * inner + i)] = updates[j * inner + i]
 
 
+def _combining(combine: Callable[..., Any]) -> Kernel:
+    """A kernel as `scatter_rows` that combines updates with what is there, in the order of j.
+
+    Args:
+        combine: Of what is there and an update, what shall be there.
+    """
+
+    def combine_rows(
+        updates: Any, y: Any, index: Any, inner: int, rows: int, tid: int, nt: int
+    ) -> None:
+        low = rows * tid // nt
+        high = rows * (tid + 1) // nt
+        if inner == 1:
+            for j in range(index.size):
+                row = index[j]
+                if low <= row < high:
+                    there = y[np.uint64(row)]
+                    y[np.uint64(row)] = like(there, combine(there, updates[j]))
+            return
+        for j in range(index.size):
+            row = index[j]
+            if low <= row < high:
+                source = updates[j * inner : (j + 1) * inner]
+                target = y[row * inner : (row + 1) * inner]
+                for i in range(inner):
+                    target[i] = like(target[i], combine(target[i], source[i]))
+
+    combine_rows.__name__ = combine_rows.__qualname__ = f"scatter_{combine.__name__}"
+    return loop(combine_rows)
+
+
+_COMBINING = {
+    "add": _combining(operator.add),
+    "mul": _combining(operator.mul),
+    "min": _combining(smaller),
+    "max": _combining(larger),
+}
+REDUCTIONS = frozenset({"none", *_COMBINING})
+"""What `scatter_into` does with what is at a place already."""
+
 _gather_bits = ItemSized(gather_rows, 2)
 
 
@@ -153,7 +198,7 @@ def normalize_index(index: Array, out: Array, limit: int, name: str) -> None:
         return
     low, high = out.min(), out.max()
     if low < -limit or high >= limit:
-        raise _out_of_range(name, low if low < -limit else high, limit)
+        raise out_of_range(name, low if low < -limit else high, limit)
     if low < 0:
         out[out < 0] += limit
 
@@ -191,10 +236,11 @@ def normalize_indices(
 
 
 def _refuse(name: str, index: Array, out: Array, wrong: Array, limit: int) -> NoReturn:
-    raise _out_of_range(name, int(wrong[0]), limit)
+    raise out_of_range(name, int(wrong[0]), limit)
 
 
-def _out_of_range(name: str, wrong: int, limit: int) -> InputError:
+def out_of_range(name: str, wrong: int, limit: int) -> InputError:
+    """The error of an operation for an index that is not one of so many places."""
     allowed = f"allowed are {-limit} to {limit - 1}" if limit else "there is none to take"
     return InputError(
         f"Operation '{name}': index {wrong} is out of range for a dimension of size {limit}; "
@@ -331,8 +377,15 @@ def gather_into(b: Builder, x: Operand, y: Operand, index: Operand, axis: int) -
     b.call(_gather_bits, b.flat(x), b.flat(y), b.flat(index), outer, x.shape[axis], inner)
 
 
-def scatter_into(b: Builder, updates: Operand, y: Operand, places: Operand, inner: int = 1) -> None:
-    """Writes rows of elements to their places.
+def scatter_into(
+    b: Builder,
+    updates: Operand,
+    y: Operand,
+    places: Operand,
+    inner: int = 1,
+    reduction: str = "none",
+) -> None:
+    """Writes rows of elements to their places, or combines them with what is there.
 
     Args:
         b: Records it.
@@ -340,7 +393,9 @@ def scatter_into(b: Builder, updates: Operand, y: Operand, places: Operand, inne
         y: What is written.
         places: Checked int64 numbers of rows in `y`.
         inner: Elements of a row.
+        reduction: One of `REDUCTIONS`.
     """
     if updates.size:
         flat = b.flat(updates), b.flat(y), b.flat(places)
-        b.call(_scatter_bits, *flat, inner, y.size // inner)
+        kernel = _scatter_bits if reduction == "none" else _COMBINING[reduction]
+        b.call(kernel, *flat, inner, y.size // inner)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -11,25 +13,19 @@ from partita.errors import InputError
 from partita.lowering import Array, Builder, Node, Operand
 from partita.lowering.geometry.axes import axis_of
 from partita.lowering.geometry.boxes import Box, strides_of
-from partita.lowering.shapes.symbolic_size import holds_sizes
+from partita.lowering.shapes.symbolic_size import holds_sizes, integers
 from partita_cpu.jit.kernel import jit
-from partita_cpu.jit.kernel_wrappers import ItemSized
+from partita_cpu.jit.kernel_wrappers import Checked, ItemSized
 from partita_cpu.kernels.movement.index_steps import (
+    REDUCTIONS,
     checked_index,
     gather_into,
     gathered,
-    normalize_index,
+    out_of_range,
     scatter_into,
 )
 from partita_cpu.kernels.movement.strided_copy import MOVABLE, copy_box
 from partita_cpu.kernels.operator_table import ANY, INDICES, INT64, NUMBERS, kernel
-
-_REDUCTIONS = {
-    "add": np.add,
-    "mul": np.multiply,
-    "min": np.minimum,
-    "max": np.maximum,
-}
 
 
 @kernel("Gather", dtypes={0: MOVABLE, 1: INDICES})
@@ -65,7 +61,7 @@ def _check_reduction(node: Node) -> Reason | None:
     if reduction == "none":
         return None
     dtype = node.inputs[0].dtype if node.inputs[0] is not None else None
-    if reduction not in _REDUCTIONS:
+    if reduction not in REDUCTIONS:
         return Reason(ReasonCode.UNSUPPORTED_ATTRIBUTE, f"reduction is '{reduction}'")
     if dtype is not None and dtype not in NUMBERS:
         return Reason(ReasonCode.UNSUPPORTED_DTYPE, f"{dtype} with reduction '{reduction}'")
@@ -109,15 +105,9 @@ def _scatter(
     """
     y = b.empty(x.shape, x.dtype)
     copy_box(b, Box(x, [1]), Box(y, [1]), [x.size])
-    if not y.size or not updates.size:
-        return y
-    reduction = node.attrs.get("reduction", "none")
-    if reduction == "none":
-        scatter_into(b, updates, y, places, inner)
-    else:
-        target = b.view(y, (y.size // inner, inner))
-        source = b.view(updates, (places.size, inner))
-        b.call_numpy(_REDUCTIONS[reduction].at, target, b.flat(places), source)
+    if y.size:
+        reduction = node.attrs.get("reduction", "none")
+        scatter_into(b, updates, y, places, inner, reduction)
     return y
 
 
@@ -174,29 +164,66 @@ def places_along_axis(
 
 def _tuple_places(b: Builder, x: Operand, index: Operand, batch: int) -> Operand:
     """For each coordinate tuple the slice it names, counted over all leading dimensions."""
-    depth = index.shape[-1]
-    limits = x.shape[batch : batch + depth]
+    limits = x.shape[batch : batch + index.shape[-1]]
+    batches, count = math.prod(index.shape[:batch]), math.prod(index.shape[batch:-1])
     out = b.empty(index.shape[:-1], np.int64)
-    rows = index.shape[:batch] + (1,) * (index.ndim - 1 - batch)
-    base = b.table(rows, np.int64, _multiples, rows, math.prod(limits))
-    b.call_numpy(_flatten_tuples, index, base, out, limits, b.node.name)
+    if out.size:
+        base = b.table((batches,), np.int64, _multiples, batches, math.prod(limits))
+        check = Checked(places_of_tuples, functools.partial(_refuse_tuple, b.node.name))
+        wrong = b.empty((2,), np.int64)
+        sizes = b.constant(integers(limits)), count
+        b.call(check, b.flat(index), base, b.flat(out), wrong, *sizes)
     return out
 
 
-def _multiples(shape: tuple[int, ...], step: int) -> Array:
-    """A number's multiples, from 0 on, in a shape."""
-    return (np.arange(math.prod(shape), dtype=np.int64) * step).reshape(shape)
+def _multiples(count: int, step: int) -> Array:
+    """A number's multiples, from 0 on."""
+    return np.arange(count, dtype=np.int64) * step
 
 
-def _flatten_tuples(
-    index: Array, base: Array, out: Array, limits: tuple[int, ...], name: str
+@jit
+def places_of_tuples(
+    index: Array,
+    base: Array,
+    out: Array,
+    wrong: Array,
+    limits: Array,
+    count: int,
+    tid: int,
+    nt: int,
 ) -> None:
-    np.copyto(out, base)
-    part = np.empty(out.shape, np.int64)
-    for axis, (limit, step) in enumerate(zip(limits, strides_of(limits), strict=True)):
-        normalize_index(index[..., axis], part, limit, name)
-        part *= step
-        np.add(out, part, out=out)
+    """Numbers the slices that tuples of coordinates name, or writes a bad one to `wrong`.
+
+    Args:
+        index: (batches, count, coordinates) integers, flat; negative ones count from the end.
+        base: int64 (batches); the number of a batch's first slice.
+        out: int64 (batches, count), flat.
+        wrong: int64 [2]; a coordinate that is out of range, and how many places it chooses from.
+        limits: int64 [coordinates]; how many places each chooses from.
+        count: Tuples of a batch.
+        tid: This thread.
+        nt: All threads.
+
+    Raises:
+        ValueError: A coordinate is out of range.
+    """
+    depth = limits.size
+    for j in range(out.size * tid // nt, out.size * (tid + 1) // nt):
+        number = np.int64(0)
+        for k in range(depth):
+            place, limit = np.int64(index[j * depth + k]), limits[k]
+            if place < -limit or place >= limit:
+                wrong[0] = place
+                wrong[1] = limit
+                raise ValueError("an index is out of range")
+            number = number * limit + (place + limit if place < 0 else place)
+        out[j] = base[j // count] + number
+
+
+def _refuse_tuple(
+    name: str, index: Array, base: Array, out: Array, wrong: Array, *sizes: Any
+) -> NoReturn:
+    raise out_of_range(name, int(wrong[0]), int(wrong[1]))
 
 
 @kernel("OneHot", dtypes={0: NUMBERS, 1: NUMBERS, 2: ANY})

@@ -1,6 +1,7 @@
-"""Add, Gate and nearest Resize of images with channels last.
+"""Add, Gate, nearest Resize and RoiAlign of images with channels last.
 
-They read some channels of each pixel and write to a part of another image, as convolutions do.
+The first three read some channels of each pixel and write to a part of another image, as
+convolutions do.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ import numpy as np
 
 from partita.lowering import Builder, Node, Operand
 from partita_cpu.gemm.tile_kernels import single_kernel
+from partita_cpu.kernels.image.detection import check_ratio, emit_roi_align
 from partita_cpu.kernels.image.resize import nearest_pixels, resized_axes
 from partita_cpu.kernels.movement.index_steps import taken_pixels
 from partita_cpu.kernels.nhwc.depthwise import channel_slice
 from partita_cpu.kernels.nhwc.placement import DOMAIN, HALF, STORED, Place, choice_of
-from partita_cpu.kernels.operator_table import ALL_FLOATS, F32, INDICES, kernel
+from partita_cpu.kernels.operator_table import ALL_FLOATS, F32, INDICES, INT64, kernel
 from partita_cpu.nhwc.pixel_steps import Summand, add_images, gate_images, take_pixels
 
 
@@ -73,6 +75,12 @@ def resize(
         flat = b.flat(x), b.flat(y), down, across
         b.call(take_pixels, *flat, kernels, channel_slice(place, y), *x.shape[1:3])
     return y
+
+
+@kernel("RoiAlign", domain=DOMAIN, dtypes={0: F32, 1: F32, 2: INT64}, check=check_ratio)
+def roi_align(b: Builder, node: Node, x: Operand, rois: Operand, batches: Operand) -> Operand:
+    """Regions of interest, sampled bilinearly to a fixed size: (regions, oh, ow, C)."""
+    return emit_roi_align(b, node, x, rois, batches)
 
 
 def _single(
