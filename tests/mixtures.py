@@ -140,3 +140,15 @@ def _cut(inputs):
     while inputs[-1] is None:
         inputs.pop()
     return inputs
+
+
+REFUSED = [
+    ({"use_sparse_mixer": 1}, "use_sparse_mixer is 1"),
+    ({"activation_type": "relu2"}, "activation_type is 'relu2'"),
+    ({"activation_type": "swiglu"}, "swiglu_fusion is 0 with fc3_experts_weights left out"),
+    ({"expert_weight_bits": 2}, "weights have 2 bits"),
+    ({"quant_type": "fp4"}, "quant_type is 'fp4'"),
+    ({"weights_prepacked": 1}, "weights_prepacked is 1"),
+    ({"block_size": 48}, "block_size is 48"),
+]
+"""Attributes of QMoE that no device takes, and what the reason says of each."""

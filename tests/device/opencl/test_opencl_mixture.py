@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from mixtures import Mixture
+from mixtures import REFUSED, Mixture
 
 from partita import Core
 from partita.errors import CompileError, UnsupportedOpError
@@ -150,18 +150,7 @@ def test_numbers_of_tokens_that_vary():
             np.testing.assert_allclose(found, due, rtol=0, atol=most)
 
 
-@pytest.mark.parametrize(
-    ("changes", "part"),
-    [
-        ({"use_sparse_mixer": 1}, "use_sparse_mixer is 1"),
-        ({"activation_type": "relu2"}, "activation_type is 'relu2'"),
-        ({"activation_type": "swiglu"}, "swiglu_fusion is 0 with fc3_experts_weights left out"),
-        ({"expert_weight_bits": 2}, "weights have 2 bits"),
-        ({"quant_type": "fp4"}, "quant_type is 'fp4'"),
-        ({"weights_prepacked": 1}, "weights_prepacked is 1"),
-        ({"block_size": 48}, "block_size is 48"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "part"), REFUSED)
 def test_what_is_refused(changes, part):
     mixture = Mixture(11, (96, 96, 4), 4, 32)
     inputs = mixture.inputs(*mixture.tokens(2))

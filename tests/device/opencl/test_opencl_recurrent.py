@@ -4,14 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from recurrent_cells import ACTIVATIONS, DIRECTIONS, GATES
 
 from partita_opencl.device.device import find_device
 
 from . import half_networks
 from .comparison import TILINGS, check, compiled, floats, single
 
-GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
-DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
 HIDDEN = 11
 
 
@@ -115,21 +114,7 @@ def test_clip(op_type):
     check_cells(op_type, arrays_of(op_type), clip=0.4)
 
 
-@pytest.mark.parametrize(
-    ("activations", "parameters"),
-    [
-        (
-            ["HardSigmoid", "Relu", "Softsign"],
-            {"activation_alpha": [0.3], "activation_beta": [0.4]},
-        ),
-        (
-            ["Affine", "LeakyRelu", "ScaledTanh"],
-            {"activation_alpha": [0.5, 0.1, 1.5], "activation_beta": [0.2, 0.7]},
-        ),
-        (["Sigmoid", "ThresholdedRelu", "Elu"], {"activation_alpha": [0.3, 1.0]}),
-        (["Sigmoid", "Softplus", "Tanh"], {}),
-    ],
-)
+@pytest.mark.parametrize(("activations", "parameters"), ACTIVATIONS)
 def test_other_activations(activations, parameters):
     check_cells("LSTM", arrays_of("LSTM"), activations=activations, **parameters)
 

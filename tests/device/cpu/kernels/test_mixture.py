@@ -7,7 +7,7 @@ from unittest import mock
 import numpy as np
 import pytest
 from judge import onnxruntime_results
-from mixtures import Mixture
+from mixtures import REFUSED, Mixture
 from single_op import model_of, run_shared
 
 import partita
@@ -164,18 +164,7 @@ def test_many_rows_in_int8_where_it_is_asked_for(bits):
         assert off[1] > off[0]  # the level has kernels for it
 
 
-@pytest.mark.parametrize(
-    ("changes", "part"),
-    [
-        ({"use_sparse_mixer": 1}, "use_sparse_mixer is 1"),
-        ({"activation_type": "relu2"}, "activation_type is 'relu2'"),
-        ({"activation_type": "swiglu"}, "swiglu_fusion is 0 with fc3_experts_weights left out"),
-        ({"expert_weight_bits": 2}, "weights have 2 bits"),
-        ({"quant_type": "fp4"}, "quant_type is 'fp4'"),
-        ({"weights_prepacked": 1}, "weights_prepacked is 1"),
-        ({"block_size": 48}, "block_size is 48"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "part"), REFUSED)
 def test_what_is_refused(changes, part):
     mixture = Mixture(11, (96, 96, 4), 4, 32)
     mixture.attributes |= changes

@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from judge import onnxruntime_results, weight_range
+from recurrent_cells import ACTIVATIONS, DIRECTIONS, GATES
 from single_op import assert_same, check, model_of, normal, run_ours
 
 STEPS, BATCH, WIDTH, HIDDEN = 7, 3, 5, 11
-GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
-DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
 
 
 def inputs_of(op_type, direction="forward", *, bias=True, lengths=None, initial=False, peep=False):
@@ -92,21 +91,7 @@ def test_clip(op_type):
     check_cells(op_type, inputs_of(op_type), clip=0.4)
 
 
-@pytest.mark.parametrize(
-    ("activations", "parameters"),
-    [
-        (
-            ["HardSigmoid", "Relu", "Softsign"],
-            {"activation_alpha": [0.3], "activation_beta": [0.4]},
-        ),
-        (
-            ["Affine", "LeakyRelu", "ScaledTanh"],
-            {"activation_alpha": [0.5, 0.1, 1.5], "activation_beta": [0.2, 0.7]},
-        ),
-        (["Sigmoid", "ThresholdedRelu", "Elu"], {"activation_alpha": [0.3, 1.0]}),
-        (["Sigmoid", "Softplus", "Tanh"], {}),
-    ],
-)
+@pytest.mark.parametrize(("activations", "parameters"), ACTIVATIONS)
 def test_other_activations(activations, parameters):
     check_cells("LSTM", inputs_of("LSTM"), activations=activations, **parameters)
 
