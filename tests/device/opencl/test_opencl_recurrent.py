@@ -214,6 +214,15 @@ def test_matrix_units_keep_weights(op_type, direction, given, attrs, hidden):
 
 
 @pytest.mark.usefixtures("matrix_units")
+@pytest.mark.parametrize(("op_type", "direction", "given", "attrs"), UNITS[1:3])
+def test_matrix_units_as_drivers_optimize_it(monkeypatch, op_type, direction, given, attrs):
+    """PoCL's optimizer let all items share an array that was filled as a whole."""
+    monkeypatch.delenv("POCL_EXTRA_BUILD_FLAGS")
+    monkeypatch.setattr(find_device(""), "_programs", None)
+    test_matrix_units_keep_weights(op_type, direction, given, attrs, 8)
+
+
+@pytest.mark.usefixtures("matrix_units")
 @pytest.mark.parametrize("op_type", ["LSTM", "RNN"])
 def test_matrix_units_and_batch_first(op_type):
     arrays = arrays_of(op_type, "bidirectional", lengths=[7, 2, 5], hidden=16, initial=True)

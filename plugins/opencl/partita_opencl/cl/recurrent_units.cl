@@ -123,7 +123,10 @@ void recurrent_units(
     if (mine) \
       for (int g = 0; g < GATES; g++) coming[g] = coming_row[g * HIDDEN]; \
     coming_row += next_row; }
-  ushort coming[GATES] = {0};
+  // Element by element: of an array that is filled as a whole, PoCL's optimizer lets items share one.
+  ushort coming[GATES];
+  #pragma unroll
+  for (int g = 0; g < GATES; g++) coming[g] = 0;
   if (length > 0) BRING()
   for (long step = 0; step < length; step++) {
     const int from = step % 2, to = 1 - from;
