@@ -118,6 +118,48 @@ def test_quantized_products(dtype, per_column):
     check(*single("QLinearMatMul", arrays, constant=range(3, 8)), atol=1)
 
 
+@pytest.mark.parametrize("types", [(np.uint8, np.uint8), (np.uint8, np.int8), (np.int8, np.int8)])
+@pytest.mark.parametrize("per_filter", [False, True])
+@pytest.mark.parametrize(
+    ("image", "weights", "attrs"),
+    [
+        ((2, 6, 9, 10), (4, 3, 3, 3), {"group": 2, "pads": [1, 1, 1, 1], "strides": [2, 2]}),
+        ((1, 5, 8, 7), (5, 1, 3, 3), {"group": 5, "dilations": [2, 2]}),
+        ((2, 4, 30), (3, 4, 5), {"auto_pad": "SAME_UPPER"}),
+    ],
+)
+def test_quantized_convolutions(types, per_filter, image, weights, attrs):
+    """Whose levels may be others by one where a sum is between two."""
+    filters = weights[:1] if per_filter else ()
+    arrays = [
+        levels(types[0], *image),
+        np.array(0.02, np.float32),
+        np.array(3, types[0]),
+        levels(types[1], *weights, seed=1),
+        np.linspace(0.02, 0.05, filters[0] if filters else 1, dtype=np.float32).reshape(filters),
+        np.full(filters, 0 if types[1] is np.int8 else 120, types[1]),
+        np.array(0.8, np.float32),
+        np.array(7, types[0]),
+        integers(weights[0], low=-4000, high=4000, dtype=np.int32, seed=2),
+    ]
+    for count in (8, 9):
+        model, feeds = single("QLinearConv", arrays[:count], attrs, constant=range(3, count))
+        check(model, feeds, atol=1)
+    check(*single("QLinearConv", arrays, attrs), atol=1)
+
+
+def test_quantized_convolutions_in_half():
+    arrays = [
+        levels(np.uint8, 1, 4, 9, 9),
+        *(np.array(0.02, np.float32), np.array(3, np.uint8)),
+        levels(np.int8, 6, 4, 3, 3, seed=1),
+        *(np.array(0.03, np.float32), np.array(0, np.int8)),
+        *(np.array(0.8, np.float32), np.array(7, np.uint8)),
+    ]
+    model, feeds = single("QLinearConv", arrays, constant=range(1, 8))
+    check(model, feeds, atol=2, INFERENCE_PRECISION_HINT="f16")
+
+
 def test_products_of_bytes_of_sizes_that_vary():
     arrays = [levels(np.uint8, 3, 40), levels(np.int8, 40, 5), np.array(9, np.uint8)]
     model, feeds = single("MatMulInteger", arrays, dynamic=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from partita.lowering.graph import Graph, Node, Value
 from partita.lowering.models.corrected_definitions import corrected, holds
 from partita.lowering.models.model_lowering import lower_ir
+from partita.lowering.models.quantized_convolution import quantized_definition
 from partita.lowering.models.training_normalization import training_definition
 from partita.lowering.node_proto import input_types, model_proto, node_proto
 from partita.model.operator_checks import check_inputs
@@ -103,8 +104,8 @@ def _lowered(model: onnx.ModelProto) -> Graph:
 def definition_of(node: Node) -> onnx.FunctionProto | None:
     """ONNX's definition of the operator for these attributes and input types, put right.
 
-    BatchNormalization in training mode has none in ONNX but in words. ``None`` if there is none,
-    or it does not hold for these types.
+    BatchNormalization in training mode and QLinearConv have none in ONNX but in words. ``None`` if
+    there is none, or it does not hold for these types.
     """
     import onnx
     from onnx.defs import SchemaError, get_schema
@@ -114,7 +115,7 @@ def definition_of(node: Node) -> onnx.FunctionProto | None:
         schema: Any = get_schema(node.op_type, node.version, node.domain)
     except SchemaError:
         return None
-    function = training_definition(node)
+    function = training_definition(node) or quantized_definition(node)
     if function is not None:
         return function
     if not holds(node):
