@@ -192,7 +192,11 @@ class Device:
                 # PoCL has a cache of its own. Asked for a binary, it compiles each kernel of the
                 # file once more, for groups of any size: five times the time of building it.
                 on_disk = self.handle.platform.name != POCL
-                self._programs = ProgramCache(context, self.handle, self.identity, on_disk=on_disk)
+                self._programs = ProgramCache(
+                    *(context, self.handle, self.identity),
+                    on_disk=on_disk,
+                    header=self.driver.header,
+                )
             return self._programs
 
     def info(self, plugin_name: str) -> DeviceInfo:

@@ -30,6 +30,7 @@ from partita_opencl.drivers import (
     trial_seconds,
     verdicts,
 )
+from partita_opencl.drivers.builtin_functions import with_declarations
 from partita_opencl.drivers.installed_drivers import Driver, installed, platforms
 from partita_opencl.drivers.program_cache import ProgramKey, built_program
 from partita_opencl.drivers.trial_process import WORKER, Answer, Json, TrialProcess, prepare
@@ -43,6 +44,7 @@ SECONDS = 60.0
 
 _PROGRAM = ProgramKey("driver_trial.cl")
 _WITH_VECTORS = ProgramKey("driver_trial.cl", (("VECTORS", None),))
+_DECLARED = ProgramKey("driver_trial.cl", (("VECTORS", None), ("DECLARED", None)))
 _TOLERANCE = 1e-4
 
 _DOING = {
@@ -128,6 +130,18 @@ def tried() -> tuple[Tried, ...]:
 
 
 def judge_driver(driver: Driver) -> Tried:
+    """The verdict on a driver, without its header if it takes no programs without that."""
+    found = _judge_forms(driver)
+    driver = found.driver
+    refusal = found.verdict.facts.get("declarations", "the trial of that ended early")
+    if not (driver.header and found.verdict.good and refusal):
+        return found
+    text = "OpenCL driver '%s' parses declarations of all built-in functions for each program: %s"
+    _log.info(text, driver.name, refusal)
+    return replace(found, driver=replace(driver, header=""))
+
+
+def _judge_forms(driver: Driver) -> Tried:
     """The verdict on a driver: on the form of it that computes vectors, if there is one.
 
     One that starts the system's linker in vain is given ours.
@@ -250,20 +264,31 @@ def main(request: Json, answer: Answer) -> None:
         return
     answer({"stage": "list", "facts": {"versions": versions}})
     key = _WITH_VECTORS if request["vectors"] else _PROGRAM
-    for handle in devices.values():
-        try:
-            off = _error(handle, key, vectors=request["vectors"])
-        except cl.Error as failure:
-            fail("compute", f"device '{handle.name}' fails at a small kernel ({failure})")
-            return
-        if not off < _TOLERANCE:
-            fault = f"device '{handle.name}' computes wrongly: a small kernel is {off:.2g} off"
-            answer({"stage": "compute", "fault": fault})
-            return
+    fault = next(filter(None, (_fault(handle, key) for handle in devices.values())), "")
+    if fault:
+        fail("compute", fault)
+        return
     answer({"stage": "compute"})
+    if driver.header and request["vectors"]:
+        faults = (_fault(handle, _DECLARED, driver.header) for handle in devices.values())
+        fault = next(filter(None, faults), "")
+        answer({"stage": "declare", "facts": {"declarations": fault}})
 
 
-def _error(handle: Any, key: ProgramKey, *, vectors: bool) -> float:
+def _fault(handle: Any, key: ProgramKey, header: str = "") -> str:
+    """What a device does wrong with a kernel; empty if nothing."""
+    import pyopencl as cl
+
+    try:
+        off = _error(handle, key, header)
+    except cl.Error as error:
+        return f"device '{handle.name}' fails at a small kernel ({error})"
+    if off < _TOLERANCE:
+        return ""
+    return f"device '{handle.name}' computes wrongly: a small kernel is {off:.2g} off"
+
+
+def _error(handle: Any, key: ProgramKey, header: str) -> float:
     """The largest error of a kernel's results, relative to the largest result."""
     import pyopencl as cl
 
@@ -276,21 +301,31 @@ def _error(handle: Any, key: ProgramKey, *, vectors: bool) -> float:
     target = cl.Buffer(context, flags.READ_WRITE | flags.COPY_HOST_PTR, hostbuf=y)
     # What another trial built, perhaps with a linker that is no longer there, does not count.
     key = replace(key, options=(*key.options, ("THIS_TRIAL", secrets.token_hex(8))))
-    program = cl._cl._Program(context, key.source())
-    built = built_program(program, " ".join(key.build_options()), handle)
+    text, options = key.source(), key.build_options()
+    if header:
+        text, options = with_declarations(header, text, options)
+    program = cl._cl._Program(context, text)
+    built = built_program(program, " ".join(options), handle)
     function = cl.Kernel(built, "trial")
     function.set_args(source, target, _FACTOR)
     cl.enqueue_nd_range_kernel(queue, function, (_ITEMS,), (_GROUP,))
     cl.enqueue_copy(queue, y, target)
     queue.finish()
-    wanted = _expected(x.astype(np.float64), vectors=vectors)
+    wanted = _expected(x, [name for name, _ in key.options])
     return float(np.max(np.abs(y - wanted)) / np.max(np.abs(wanted)))
 
 
-def _expected(x: np.ndarray[Any, Any], *, vectors: bool) -> np.ndarray[Any, Any]:
+def _expected(values: np.ndarray[Any, Any], options: Sequence[str]) -> np.ndarray[Any, Any]:
     """What ``driver_trial.cl`` computes."""
+    x = values.astype(np.float64)
     factor, there = float(_FACTOR), np.arange(len(x)) ^ 1
     result: np.ndarray[Any, Any] = factor * (x + x[there])
-    if vectors:  # lanes 0, 1 and 3; lane 7 is x[3], and lanes 13 and 8 + 5 are x[5]
+    if "VECTORS" in options:  # lanes 0, 1 and 3; lane 7 is x[3], and lanes 13 and 8 + 5 are x[5]
         result = 4.0 * factor * (x + 2.0 * x[there] + x[3])
+    if "DECLARED" in options:
+        groups = values.reshape(-1, _GROUP)
+        halves = np.repeat(groups[:, 3].astype(np.float16).astype(np.float64), _GROUP)
+        capped = np.tile(np.clip((np.arange(_GROUP) - 3) << 33, -3, 5), len(groups))
+        rounded = np.clip(np.rint(np.float32(100.0) * values), -128, 127)
+        result = result + np.exp(-np.abs(x)) + halves + capped + _GROUP + rounded
     return result

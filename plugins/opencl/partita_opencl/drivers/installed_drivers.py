@@ -32,6 +32,7 @@ from partita.storage.cache_folder import (
 from partita.storage.temporary_folder import TemporaryFolder
 from partita.system.memory_limits import memory_limits
 from partita.system.processor_identity import processor_identity, processor_name
+from partita_opencl.drivers.builtin_functions import header_beside
 from partita_opencl.drivers.processor_name import name_processors
 from partita_opencl.linking.linker_folder import SEARCHED
 
@@ -63,6 +64,8 @@ class Driver:
         form: What was changed of it; empty if it is loaded as it is.
         cache: Folder for what the driver itself keeps, if not its own choice.
         linker: Folder with the linker that it is to start, if not the system's.
+        header: PoCL's declarations of built-in functions, for programs that bring those they need;
+            empty if there is none, or if its trial said that it takes no such programs.
     """
 
     name: str
@@ -71,6 +74,7 @@ class Driver:
     form: str = ""
     cache: str = ""
     linker: str = ""
+    header: str = ""
 
     def marks(self) -> list[str]:
         """What tells this driver, as it is installed now, on this machine from others.
@@ -78,6 +82,8 @@ class Driver:
         Limits on memory do: a driver that fails by them is none that fails.
         """
         files = [self.origin, _find_library(self.binary)]
+        if self.header:
+            files.append(self.header)
         return [
             self.name,
             self.binary,
@@ -104,7 +110,10 @@ def installed() -> list[Driver]:
     if not sys.platform.startswith("linux"):
         return [Driver("OpenCL", "", LOADER)]
     cache = _room_for_drivers()
-    return [replace(driver, cache=cache) for driver in _installed()]
+    return [
+        replace(driver, cache=cache, header=header_beside(_library(driver)))
+        for driver in _installed()
+    ]
 
 
 def _installed() -> list[Driver]:

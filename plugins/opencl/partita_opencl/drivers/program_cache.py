@@ -25,6 +25,7 @@ from partita.storage.cache_folder import cache_folder, keep_sealed, prune, read_
 from partita.system.processors import usable_processors
 from partita.system.threads import joint_work
 from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
+from partita_opencl.drivers.builtin_functions import NAMED, UNDECLARED, with_declarations
 from partita_opencl.drivers.hopper_ptx import HIDDEN, unhidden
 from partita_opencl.drivers.processor_name import POCL
 from partita_opencl.drivers.trial_process import end_without_memory
@@ -96,13 +97,18 @@ class ProgramCache:
         handle: The ``pyopencl.Device``.
         identity: Device, driver and platform with versions.
         on_disk: Whether to keep programs on disk.
+        header: The driver's declarations of built-in functions, of which programs then bring those
+            they need; empty if the driver is to see to that.
 
     Attributes:
         programs: Those that were asked for last, which stay without a plan that uses them.
     """
 
-    def __init__(self, context: Any, handle: Any, identity: str, *, on_disk: bool = True) -> None:
+    def __init__(
+        self, context: Any, handle: Any, identity: str, *, on_disk: bool = True, header: str = ""
+    ) -> None:
         self._on_disk = on_disk
+        self._header = header
         self._context = context
         self._handle = handle
         self._identity = identity
@@ -155,8 +161,10 @@ class ProgramCache:
         import pyopencl as cl
 
         try:
+            if self._header:
+                source, options = with_declarations(self._header, source, options)
             program = cl._cl._Program(self._context, source)
-        except cl.Error as error:
+        except (cl.Error, OSError) as error:
             raise self._refused(file, options, str(error)) from error
         try:
             built = built_program(program, " ".join(options), self._handle)
@@ -166,9 +174,10 @@ class ProgramCache:
                 built = built_program(program, "", self._handle)
             return built
         except cl.Error as error:
-            log = program.get_build_info(self._handle, cl.program_build_info.LOG)
+            log = str(program.get_build_info(self._handle, cl.program_build_info.LOG))
             refused = self._refused(file, options, str(error))
-            raise refused.with_lines(str(log).splitlines()) from error
+            advice = [NAMED] * (bool(self._header) and UNDECLARED in log)
+            raise refused.with_lines([*log.splitlines(), *advice]) from error
 
     def _refused(self, file: str, options: list[str], why: str) -> CompileError:
         return CompileError(

@@ -256,7 +256,7 @@ def source_files() -> list[Path]:
     """The files that verdicts depend on."""
     package = Path(__file__).parents[1]
     folders = "cl/*.cl", "emitters/**/*.py", "launches/*.py", "tuning/*.py"
-    patterns = *folders, "trials/*_checks.py"
+    patterns = *folders, "trials/*_checks.py", "drivers/builtin_functions.py"
     return [file for pattern in patterns for file in sorted(package.glob(pattern))]
 
 
