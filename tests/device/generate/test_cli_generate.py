@@ -7,10 +7,9 @@ import signal
 import subprocess
 import sys
 
-import onnx
 import pytest
 import tiny_decoder as tiny
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tiny_text import WORDS, text_of, write_model
 
 import partita
 from partita.cli.main import main
@@ -18,12 +17,7 @@ from partita.generate import Generator
 from partita.generate.continuous_batch import ContinuousBatch
 
 WEIGHTS = tiny.weights()
-WORDS = [f"w{number}" for number in range(tiny.VOCABULARY)]
 PROMPT, TOKENS = "w3 w1 w4", [3, 1, 4]
-
-
-def text_of(tokens):
-    return " ".join(WORDS[token] for token in tokens)
 
 
 def behind_prompt(tokens):
@@ -35,14 +29,8 @@ def behind_prompt(tokens):
 def folder(tmp_path_factory):
     """A model as onnxruntime-genai writes it."""
     path = tmp_path_factory.mktemp("model")
-    onnx.save(tiny.fixed(WEIGHTS), path / "decoder.onnx")
-    decoder = {"decoder": {"filename": "decoder.onnx"}, "context_length": 48}
-    (path / "genai_config.json").write_text(json.dumps({"model": decoder}))
-    engine = Tokenizer(models.WordLevel({word: n for n, word in enumerate(WORDS)}, "w0"))
-    engine.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    engine.save(str(path / "tokenizer.json"))
     template = "{% for m in messages %}{{ 'w7 ' if m.role == 'user' }}{{ m.content }} {% endfor %}"
-    (path / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+    write_model(path, WEIGHTS, template)
     return path
 
 

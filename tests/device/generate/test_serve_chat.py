@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import importlib
-import json
 import logging
 import socket
 import threading
@@ -13,7 +12,7 @@ import onnx
 import pytest
 import tiny_decoder as tiny
 from serving import client_of, running_server
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tiny_text import text_of, write_model
 
 from partita.errors import InferError, TokenizerError
 from partita.generate import Piece
@@ -21,11 +20,6 @@ from partita_serve.models.text_model import TextModel
 from partita_serve.protocol.errors import InternalError, InvalidRequest, Overloaded
 
 WEIGHTS = tiny.weights()
-WORDS = [f"w{number}" for number in range(tiny.VOCABULARY)]
-
-
-def text_of(tokens):
-    return " ".join(WORDS[token] for token in tokens)
 
 
 def expected(prompt, count):
@@ -41,17 +35,11 @@ def continued(prompt, count):
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     path = tmp_path_factory.mktemp("model")
-    onnx.save(tiny.fixed(WEIGHTS), path / "decoder.onnx")
-    decoder = {"decoder": {"filename": "decoder.onnx"}, "context_length": 48}
-    (path / "genai_config.json").write_text(json.dumps({"model": decoder}))
-    engine = Tokenizer(models.WordLevel({word: n for n, word in enumerate(WORDS)}, "w0"))
-    engine.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    engine.save(str(path / "tokenizer.json"))
     template = (
         "{% for m in messages %}{{ 'w7 ' if m.role == 'user' else 'w8 ' }}{{ m.content }} "
         "{{ raise_exception('too long') if m.content == 'w9' }}{% endfor %}"
     )
-    (path / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+    write_model(path, WEIGHTS, template)
     options = {"language_models": {"tiny": str(path)}, "texts_at_once": 2, "max_texts_waiting": 6}
     with running_server(**options, defaults={"device": "CPU"}) as running:
         yield running

@@ -8,7 +8,7 @@ import json
 import pytest
 import stateful_ir
 import tiny_decoder as tiny
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tiny_text import write_tokenizer
 
 import partita
 from partita.cli.main import main
@@ -25,10 +25,7 @@ def folder(tmp_path_factory):
     """A folder as optimum writes it."""
     path = tmp_path_factory.mktemp("model")
     stateful_ir.write(path, WEIGHTS)
-    words = {f"w{number}": number for number in range(tiny.VOCABULARY)}
-    engine = Tokenizer(models.WordLevel(words, "w0"))
-    engine.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    engine.save(str(path / "tokenizer.json"))
+    write_tokenizer(path)
     (path / "config.json").write_text(json.dumps({"max_position_embeddings": tiny.LONGEST}))
     return path
 

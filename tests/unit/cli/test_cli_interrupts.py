@@ -28,6 +28,22 @@ sys.exit(main())
     return subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True)
 
 
+def command_that_runs(code: str) -> subprocess.CompletedProcess[str]:
+    """A process of a command whose ``run(args, out)`` some code defines."""
+    begin = "import os, signal, sys, threading, time, types\n"
+    end = """
+from partita.cli import completion, main
+
+main.build_parser = lambda *_: types.SimpleNamespace(
+    parse_args=lambda argv: types.SimpleNamespace(json=False, verbose=False, run=run)
+)
+completion.complete = lambda parser: None
+sys.exit(main.main())
+"""
+    program = [sys.executable, "-c", begin + code + end]
+    return subprocess.run(program, capture_output=True, text=True, timeout=600)
+
+
 @pytest.mark.parametrize(
     ("module", "argv"),
     [
@@ -54,9 +70,6 @@ def test_an_interrupt_while_a_module_is_loaded_is_told_as_one(module, argv):
 @pytest.mark.parametrize("pause", [0, 0.1])
 def test_an_interrupt_that_python_would_only_print_comes_again(pause):
     code = f"""
-import sys, time, types
-from partita.cli import main as entry
-
 class Kept:
     def __del__(self):
         raise KeyboardInterrupt
@@ -65,21 +78,13 @@ def run(args, out):
     Kept()  # Python prints what this raises, and goes on
     time.sleep(3600)
 
-import threading
 started = threading.Thread.start
 def start(thread):
     started(thread)
     time.sleep({pause})  # the interrupt may come before the main thread goes on
 threading.Thread.start = start
-
-entry.build_parser = lambda *_: types.SimpleNamespace(
-    parse_args=lambda argv: types.SimpleNamespace(json=False, verbose=False, run=run)
-)
-import partita.cli.completion
-partita.cli.completion.complete = lambda parser: None
-sys.exit(entry.main())
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
+    done = command_that_runs(code)
     assert (done.returncode, done.stderr) == (130, "partita: interrupted\n")
 
 
@@ -90,8 +95,7 @@ sys.exit(entry.main())
 )
 def test_an_interrupt_ends_a_command_that_computes_in_machine_code_for_minutes(run):
     code = f"""
-import hashlib, os, signal, sys, threading, time, types
-from partita.cli import main as entry
+import hashlib
 
 def compute():
     hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)
@@ -99,15 +103,8 @@ def compute():
 def run(args, out):
     threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
     {run}
-
-entry.build_parser = lambda *_: types.SimpleNamespace(
-    parse_args=lambda argv: types.SimpleNamespace(json=False, verbose=False, run=run)
-)
-import partita.cli.completion
-partita.cli.completion.complete = lambda parser: None
-sys.exit(entry.main())
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
+    done = command_that_runs(code)
     assert (done.returncode, done.stderr) == (130, "partita: interrupted\n")
 
 
@@ -118,33 +115,21 @@ sys.exit(entry.main())
 )
 def test_an_interrupt_where_python_makes_something_else_of_it(run):
     code = f"""
-import sys, types
-from partita.cli import main as entry
-
 class Field:
     def __set_name__(self, owner, name):
         raise KeyboardInterrupt  # up to Python 3.11, the caller gets a RuntimeError
 
 def run(args, out):
     {run}
-
-entry.build_parser = lambda *_: types.SimpleNamespace(
-    parse_args=lambda argv: types.SimpleNamespace(json=False, verbose=False, run=run)
-)
-import partita.cli.completion
-partita.cli.completion.complete = lambda parser: None
-sys.exit(entry.main())
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = command_that_runs(code)
     assert (done.returncode, done.stderr) == (130, "partita: interrupted\n")
 
 
 def test_an_interrupt_while_a_module_of_machine_code_is_loaded_comes_once_it_is_whole():
     """That of onnx crashes the process when it is freed before."""
     code = """
-import os, signal, sys, time, types
 from importlib.machinery import ExtensionFileLoader
-from partita.cli import main as entry
 
 def run(args, out):
     create = ExtensionFileLoader.create_module
@@ -157,14 +142,9 @@ def run(args, out):
     import onnx.onnx_cpp2py_export
     time.sleep(60)
 
-entry.build_parser = lambda *_: types.SimpleNamespace(
-    parse_args=lambda argv: types.SimpleNamespace(json=False, verbose=False, run=run)
-)
-import numpy, google.protobuf.message, ml_dtypes, partita.cli.completion
-partita.cli.completion.complete = lambda parser: None
-sys.exit(entry.main())
+import numpy, google.protobuf.message, ml_dtypes
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = command_that_runs(code)
     assert (done.returncode, done.stderr) == (130, "partita: interrupted\n")
 
 
