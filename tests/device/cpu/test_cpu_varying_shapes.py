@@ -549,3 +549,43 @@ def test_sizes_that_are_inputs_vary_as_those_of_tensors_do():
             np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
     if isa().native:
         assert len(recorded(compiled)) > 12
+
+
+def test_images_that_turn_their_channels_and_end_in_a_row_ask_for_no_batch_of_one():
+    """A transposition asks for the sizes that pass one another, a product of rows for no column."""
+    rng = np.random.default_rng(0)
+    weights = {
+        "k": rng.standard_normal((16, 16, 2, 2)).astype(np.float32) * 0.3,
+        "scale": rng.standard_normal(16).astype(np.float32),
+        "w": rng.standard_normal((16, 32)).astype(np.float32),
+    }
+    nodes = [
+        helper.make_node("Conv", ["x", "k"], ["image"], strides=[2, 2]),
+        helper.make_node("Transpose", ["image"], ["last"], perm=[0, 2, 3, 1]),
+        helper.make_node("LayerNormalization", ["last", "scale"], ["norm"]),
+        helper.make_node("Transpose", ["norm"], ["first"], perm=[0, 3, 1, 2]),
+        helper.make_node("GlobalAveragePool", ["first"], ["mean"]),
+        helper.make_node("Flatten", ["mean"], ["row"]),
+        helper.make_node("Gemm", ["row", "w"], ["y"]),
+    ]
+    given = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 16, "height", "width"])
+    graph = helper.make_graph(
+        nodes,
+        "turned",
+        [given],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("first", "y")],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    opsets = [helper.make_opsetid("", 17)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    compiled = partita.Core().compile_model(model, "CPU", {"EXECUTION_MODE_HINT": "ACCURACY"})
+    request = compiled.create_infer_request()
+    for batch, height, width in [(2, 40, 44), (3, 50, 48), (1, 36, 52), (1, 60, 40), (4, 44, 40)]:
+        feeds = {"x": rng.standard_normal((batch, 16, height, width)).astype(np.float32)}
+        for found, wanted in zip(
+            request.infer(feeds).to_tuple(), onnxruntime_results(model, feeds), strict=True
+        ):
+            np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
+    programs = recorded(compiled)
+    if isa().native and not isa().tiles:  # those choose arithmetic by sizes
+        assert len({id(program.recorded.made) for program in programs}) == 1

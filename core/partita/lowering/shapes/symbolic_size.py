@@ -68,7 +68,12 @@ class Recording(Expressions):
 
     def compute(self, fn: Operator, x: Number, z: Number) -> Number:
         """``fn(x, z)``, the same size for the same expression; a number if it always is that."""
-        key = fn, *((n.at, True) if type(n) is Size else (n, False) for n in (x, z))
+        if type(x) is not Size:
+            key = fn, x, z.at, "right"
+        elif type(z) is not Size:
+            key = fn, x.at, z, "left"
+        else:
+            key = fn, x.at, z.at, "both"
         found = self._places.get(key)
         if found is None:
             self._require_open()

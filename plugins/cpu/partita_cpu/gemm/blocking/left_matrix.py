@@ -67,7 +67,7 @@ class LeftMatrix:
         self.x_pitch = storage.x_pitch or images.channels
         self.images, self.arithmetic, self.machine = images, arithmetic, machine
         # The axis along which pixels lie behind one another.
-        self._along = 0 if images.is_column else 1
+        self._along = 0 if not images.is_pointwise and images.is_column else 1
         self.in_bfloat16 = arithmetic.in_bfloat16
         self.on_amx = on_tiles(machine.level, arithmetic)
         self.rows = tile_rows(machine.level, arithmetic) if self.on_amx else machine.tile_rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -25,8 +26,9 @@ def transposed(b: Builder, x: Operand, perm: Sequence[int]) -> Operand:
         perm: For each dimension of the result the one of `x`, counted from 0.
     """
     shape = [x.shape[axis] for axis in perm]
-    moving = [axis for axis in perm if x.shape[axis] != 1]
-    if moving == sorted(moving):
+    # Only of two that pass one another: sizes of the rest, such as a batch, are not decided by.
+    passing = ((one, other) for one, other in itertools.combinations(perm, 2) if one > other)
+    if all(x.shape[one] == 1 or x.shape[other] == 1 for one, other in passing):
         return b.view(x, shape)
     turned = emit_transpose(b, x, perm)
     if turned is not None:
