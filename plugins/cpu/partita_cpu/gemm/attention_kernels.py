@@ -10,10 +10,10 @@ from partita.lowering import Array
 from partita_cpu.gemm.tile_fields import STEP
 from partita_cpu.gemm.tile_kernels import NARROW_ROWS, SLOTS, configure_tiles, tile_columns
 from partita_cpu.jit import llvm_kernel
+from partita_cpu.llvm.attention import attend, attend_few
+from partita_cpu.llvm.attention.attend_few import Elements
 from partita_cpu.llvm.copies.transpose_block import SIDE
 from partita_cpu.llvm.levels import Level
-from partita_cpu.llvm.tiles import attend, attend_few
-from partita_cpu.llvm.tiles.attend_few import Elements
 
 SOFTMAX, TRANSPOSE = 0, SLOTS
 """Places that only kernels of attention have."""

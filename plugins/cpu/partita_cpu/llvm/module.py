@@ -14,6 +14,7 @@ from partita_cpu.llvm import (
     normalization,
 )
 from partita_cpu.llvm.add_int8 import add_bytes
+from partita_cpu.llvm.attention import attend, attend_amx, attend_few
 from partita_cpu.llvm.copies import bf16_split, byte_table, int8_groups, strided_copy
 from partita_cpu.llvm.copies.flushed_rows import copy_flushed
 from partita_cpu.llvm.copies.transpose_block import NARROW_SIDE, SIDE, transpose
@@ -39,9 +40,6 @@ from partita_cpu.llvm.levels import Level
 from partita_cpu.llvm.tiles import (
     amx,
     amx_int8,
-    attend,
-    attend_amx,
-    attend_few,
     dot_blocks,
     dot_int8,
     dot_levels,
@@ -173,6 +171,12 @@ def functions(level: Level, part: str = "") -> list[Function]:
         if half and not level.keeps_bfloat16:
             return []
         return _depthwise_functions(lanes, across, half, split=level.tiles and not half)
+    return _common_functions(level)
+
+
+def _common_functions(level: Level) -> list[Function]:
+    """Kernels that many networks ask for, and that are quick to compile."""
+    lanes = level.lanes
     made = [epilogue.epilogue("epilogue", lanes), bf16_split.copy("copy", lanes)]
     made.append(bf16_split.scale("scale", lanes, half_in=False, planes=0))
     made += [interleave("interleave", lanes), add_rows("add_rows", lanes, half=False)]

@@ -254,4 +254,4 @@ def _load(f: Function, pointer: str, mask: str | None) -> str:
 
 
 DECLARATIONS = "declare double @llvm.sqrt.f64(double)\n" + eight_rows.DECLARATIONS
-"""What the kernels call, beyond those of `masked`, `epilogue`, `tiles.fma` and `tiles.attend`."""
+"""What the kernels call beyond what `masked`, `epilogue`, `tiles.fma` and `attention.attend` do."""

@@ -193,7 +193,9 @@ class Device:
                 # file once more, for groups of any size: five times the time of building it.
                 on_disk = self.handle.platform.name != POCL
                 self._programs = ProgramCache(
-                    *(context, self.handle, self.identity),
+                    context,
+                    self.handle,
+                    self.identity,
                     on_disk=on_disk,
                     header=self.driver.header,
                 )

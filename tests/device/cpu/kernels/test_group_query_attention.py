@@ -19,7 +19,7 @@ from partita_cpu.kernels.attention.cache_append import (
 )
 from partita_cpu.kernels.attention.new_heads import NewHeads
 from partita_cpu.kernels.operator_table import emitter_for
-from partita_cpu.llvm.tiles.attend import in_pairs
+from partita_cpu.llvm.attention.attend import in_pairs
 from partita_cpu.runtime.device_model import run_graph
 
 DECODE = ((2, 6, 2, 1, 16), 20, 12, (9, 11))

@@ -12,8 +12,8 @@ from int8_rows import decoded, encoded
 from sampling import examples
 
 from partita_cpu.gemm.attention_kernels import MOST_QUERIES, SCORES, few_query_kernels
+from partita_cpu.llvm.attention.attend_few import Elements
 from partita_cpu.llvm.levels import Level
-from partita_cpu.llvm.tiles.attend_few import Elements
 
 from .conftest import Guarded
 

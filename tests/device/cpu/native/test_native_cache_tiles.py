@@ -10,7 +10,7 @@ from ml_dtypes import bfloat16
 
 from partita_cpu.gemm.attention_kernels import SOFTMAX, attention_kernels
 from partita_cpu.gemm.tile_kernels import CONFIG, CONFIGURE, RELEASE, tile_columns
-from partita_cpu.llvm.tiles.attend import STATES, TILE_ROWS, TOGETHER, in_pairs, state_rows
+from partita_cpu.llvm.attention.attend import STATES, TILE_ROWS, TOGETHER, in_pairs, state_rows
 
 LEVELS = float_levels()[1:]
 PAIRED = [level for level in LEVELS if in_pairs(level)]

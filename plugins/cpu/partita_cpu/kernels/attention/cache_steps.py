@@ -18,7 +18,7 @@ from partita_cpu.kernels.attention.new_heads import NewHeads
 from partita_cpu.kernels.attention.prefill.attend_tiles import Target, prefill_kernel
 from partita_cpu.kernels.attention.prefill.tile_memory import prefill_floats, tile_shapes
 from partita_cpu.kernels.half import BFLOAT16
-from partita_cpu.llvm.tiles.attend_few import Elements
+from partita_cpu.llvm.attention.attend_few import Elements
 
 _LEAST_KEYS = 256
 """Keys are cut in parts for more threads only if each part can have as many."""

@@ -255,7 +255,17 @@ def _multiply_to_levels(
 ) -> None:
     """`multiply_bytes` by kernels that end sums in the registers.
 
-    `tasks`: what `_tasks_of` returns; their chunks are neighbours of one another.
+    Args:
+        packed: Packed rows.
+        panels: Packed weights.
+        zeros: Zero points, and what they are multiplied with.
+        scaling: What sums become.
+        y: The result, flat.
+        scratch: Memory of the threads.
+        kernels: `tile_kernels.byte_kernels`.
+        p: The table.
+        tid: This thread.
+        tasks: What `_tasks_of` returns; their chunks are neighbours of one another.
     """
     first_chunk, chunks, task, stop = tasks
     rows, quads, columns = zeros.row_totals.size, p[QUADS], p[COLUMNS]

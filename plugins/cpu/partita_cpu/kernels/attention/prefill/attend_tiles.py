@@ -66,8 +66,8 @@ from partita_cpu.kernels.attention.prefill.tile_memory import (
     round_up,
     scratch_of,
 )
+from partita_cpu.llvm.attention.attend import STATES
 from partita_cpu.llvm.copies.transpose_block import SIDE
-from partita_cpu.llvm.tiles.attend import STATES
 from partita_cpu.scalar.instructions import wide_vectors
 
 SHARES = 4

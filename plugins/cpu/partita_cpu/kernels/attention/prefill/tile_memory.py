@@ -10,10 +10,10 @@ from partita_cpu.jit.deferred_numba import register_jitable
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
 from partita_cpu.kernels.attention.cache_blocks import OUTPUTS, SIZE
+from partita_cpu.llvm.attention.attend import STATES, TILE_ROWS, in_pairs
+from partita_cpu.llvm.attention.attend_amx import PAIRS as TILE_PAIRS
 from partita_cpu.llvm.copies.transpose_block import SIDE
 from partita_cpu.llvm.levels import Level
-from partita_cpu.llvm.tiles.attend import STATES, TILE_ROWS, in_pairs
-from partita_cpu.llvm.tiles.attend_amx import PAIRS as TILE_PAIRS
 from partita_cpu.llvm.tiles.fma import VECTORS
 
 KEYS = 256

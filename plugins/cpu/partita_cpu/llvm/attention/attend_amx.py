@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from partita_cpu.llvm.attention.attend import PRODUCT_PARAMETERS, TILED
 from partita_cpu.llvm.function import Function
 from partita_cpu.llvm.tiles.amx import (
     A_TILES,
@@ -13,7 +14,6 @@ from partita_cpu.llvm.tiles.amx import (
     schedule,
     store_sums,
 )
-from partita_cpu.llvm.tiles.attend import PRODUCT_PARAMETERS, TILED
 
 PAIRS = 16
 """Of a step along what is added up."""

@@ -11,11 +11,11 @@ import enum
 from collections.abc import Callable, Sequence
 
 from partita_cpu.llvm import activations, epilogue, half_vectors, masked
+from partita_cpu.llvm.attention import attend
+from partita_cpu.llvm.attention.attend import online_softmax
 from partita_cpu.llvm.function import Function
 from partita_cpu.llvm.levels import Level
 from partita_cpu.llvm.masked import column_masks, masked_load, masked_store
-from partita_cpu.llvm.tiles import attend
-from partita_cpu.llvm.tiles.attend import online_softmax
 
 SCORE_PARAMETERS = "ptr %q, i64 %size, ptr %keys, i64 %step, i64 %count, ptr %scores, i64 %line"
 """q: the first of the kernel's queries, one behind another, of size floats each. keys: the first of
