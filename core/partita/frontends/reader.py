@@ -227,6 +227,8 @@ def _parse(data: memoryview, origin: str) -> tuple[onnx.ModelProto, Mapping[str,
     import onnx
     from google.protobuf.message import DecodeError
 
+    if not data.nbytes:
+        raise ModelFormatError(f"{origin} is empty, and no model: {_cure(data)}.")
     proto = onnx.ModelProto()
     rest, weights = without_weights(data)
     try:

@@ -29,6 +29,8 @@ def picture(path: str | Path) -> Image.Image:
     try:
         with Image.open(path) as opened:
             return ImageOps.exif_transpose(opened).convert("RGB")
+    except FileNotFoundError as error:
+        raise InputError(f"Picture '{path}' does not exist.") from error
     except (UnidentifiedImageError, OSError, ValueError) as error:
         raise InputError(f"'{path}' is no picture that Pillow can read: {error}") from error
 

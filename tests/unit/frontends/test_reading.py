@@ -98,7 +98,7 @@ def test_files_that_are_not_there(tmp_path):
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b"", "is not an ONNX model: it holds no graph"),
+        (b"", "is empty, and no model: export or download it again"),
         (
             b"# a text file\n",
             "is not an ONNX model or is damaged (14 bytes, starting with b'# a text'",

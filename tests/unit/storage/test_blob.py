@@ -98,7 +98,7 @@ def test_another_version_or_device(packed):
         (b"{}", b"", "header is damaged"),
         ([1], b"", "was exported from device '[1]'"),
         ({}, b"", "was exported from device 'None'"),
-        ({"device": "TOY"}, b"", "holds no graph"),
+        ({"device": "TOY"}, b"", "is empty, and no model"),
         ({"device": "TOY"}, b"nonsense", "is not an ONNX model"),
     ],
 )

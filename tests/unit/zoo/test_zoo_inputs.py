@@ -6,8 +6,8 @@ import re
 import numpy as np
 import pytest
 
-from partita.errors import ZooError
-from partita.zoo import inputs
+from partita.errors import InputError, ZooError
+from partita.zoo import inputs, media
 from partita.zoo.drawing import PAGE_SIZE, draw_line, draw_page, to_array
 from partita.zoo.inputs import SENTENCES, TEXT, make_sample
 from partita.zoo.manifest import entries
@@ -225,3 +225,8 @@ def test_what_a_request_keeps_has_shapes_and_is_not_fed(make):
     sample = make("smollm2")
     assert sample.shapes["past_key_values.29.value"] == (1, 3, 64, 64)
     assert len(sample.shapes) == len(sample.feeds) + 2 * 30
+
+
+def test_a_picture_that_does_not_exist(tmp_path):
+    with pytest.raises(InputError, match=r"Picture '.*absent\.jpg' does not exist"):
+        media.picture(tmp_path / "absent.jpg")
