@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper
@@ -83,3 +84,36 @@ def test_a_cache_of_no_declared_length_grows_from_nothing(device, past, present)
     expected = decoded(lambda feeds: session.run(None, feeds))
     for got, want in zip(found, expected, strict=True):
         np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-6)
+
+
+def with_numbers(fixed, places):
+    """A model some of whose past caches have a number of places, and inputs with 5 tokens more."""
+    model = onnx.load_from_string(attention(["batch", KV_HEADS, "past", SIZE], None))
+    for place in fixed:
+        model.graph.input[place].type.tensor_type.shape.dim[2].dim_value = places
+    rng = np.random.default_rng(1)
+    shapes = [(1, 5, n * SIZE) for n in (HEADS, KV_HEADS, KV_HEADS)]
+    shapes += [(1, KV_HEADS, places, SIZE)] * 2
+    arrays = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+    arrays += [np.array([places + 4], np.int32), np.array(places + 5, np.int32)]
+    feeds = {info.name: x for info, x in zip(model.graph.input, arrays, strict=True)}
+    return model.SerializeToString(), feeds
+
+
+@pytest.mark.parametrize("device", ["CPU", "OPENCL", "REFERENCE", "HETERO:OPENCL,CPU"])
+@pytest.mark.parametrize("fixed", [(), (3, 4)])
+def test_a_cache_of_no_places_grows(device, fixed):
+    model, feeds = with_numbers(fixed, 0)
+    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    found = partita.Core().compile_model(model, device)(feeds).to_tuple()
+    for got, want in zip(found, session.run(None, feeds), strict=True):
+        np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("device", ["CPU", "OPENCL", "REFERENCE", "HETERO:OPENCL,CPU"])
+@pytest.mark.parametrize("fixed", [(3,), (4,), (3, 4)])
+def test_a_number_of_places_is_a_capacity(device, fixed):
+    """Of keys, of values or of both: what is said of one holds for the other."""
+    model, feeds = with_numbers(fixed, 7)
+    with pytest.raises(partita.errors.InputError, match=r"it may be 5 to 7, .* has room for"):
+        partita.Core().compile_model(model, device)(feeds)

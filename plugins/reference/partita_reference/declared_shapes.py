@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import onnx
@@ -40,11 +41,9 @@ def tell_declared_shapes(graph: onnx.GraphProto) -> None:
     }
     for node in graph.node:
         if (node.domain, node.op_type) == (MICROSOFT, "GroupQueryAttention"):
-            past, present = (
-                _places(shapes.get(names[place])) if place < len(names) else None
-                for names, place in ((node.input, 3), (node.output, 1))
-            )
-            if not may_grow(past, present):
+            past, present = list(node.input[3:5]), list(node.output[1:3])
+            pairs = itertools.zip_longest(past, present, fillvalue="")
+            if not may_grow(*((_places(shapes.get(a)), _places(shapes.get(b))) for a, b in pairs)):
                 node.attribute.append(onnx.helper.make_attribute(CACHE_STAYS, 1))
         elif (node.domain, node.op_type) == ("", "Loop"):
             carried = max(len(node.input) - 2, 0)

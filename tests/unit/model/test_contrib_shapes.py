@@ -101,7 +101,7 @@ def test_present_may_be_longer_where_the_total_follows_from_shapes():
     inputs += [("a", F32, ["batch", "length", 32]), ("past_k", F32, CACHE), ("past_v", F32, CACHE)]
     weights = [("one", np.array(1))]
     found = shapes_of(nodes, [*inputs, LENGTHS[0]], ["y", "k"], weights)
-    assert found == [("float32", ("batch", "length", 64)), (None, None)]
+    assert found == [("float32", ("batch", "length", 64)), ("float32", ("batch", 2, None, 16))]
 
 
 @pytest.mark.parametrize("attributes", [{"N": -5}, {"N": "many"}, {"N": 2**40}, {}])

@@ -23,8 +23,9 @@ def grows(node: Node) -> bool:
 
     Then the total length decides, and has to be known when a program is made.
     """
-    present = node.outputs[1] if len(node.outputs) > 1 else None
-    return may_grow(_length(node.input(3)), _length(present))
+    outputs = [*node.outputs, None, None]
+    pairs = (node.input(3), outputs[1]), (node.input(4), outputs[2])
+    return may_grow(*((_length(past), _length(present)) for past, present in pairs))
 
 
 def _length(cache: Value | None) -> int | str | None:

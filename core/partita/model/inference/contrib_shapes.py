@@ -24,6 +24,9 @@ _MICROSOFT = "com.microsoft"
 FLOAT = 1
 """The type float32, by its number in protobufs."""
 
+BOOL = 9
+"""The type bool, by its number in protobufs."""
+
 _WINDOWS = (
     *("AveragePool", "LpPool", "MaxPool"),
     *("Conv", "ConvInteger", "ConvTranspose", "QLinearConv"),
@@ -305,15 +308,25 @@ def _group_query_attention(writer: ModelWriter, graph: onnx.GraphProto, node: ir
     elif size is not None:
         _widened(writer, graph, node, 0, heads * size)
     total = node.inputs[6] if len(node.inputs) > 6 else None
-    if total is not None and total.is_graph_input():
-        for past, present in ((3, 1), (4, 2)):
-            if _stays_as_long(node, past, present):
-                _same(graph, node, past, present)
+    caches = (3, 1), (4, 2)
+    lengths = ((_places(node.inputs, i), _places(node.outputs, k)) for i, k in caches)
+    stays = total is not None and total.is_graph_input() and not may_grow(*lengths)
+    for past, present in caches:
+        if stays:
+            _same(graph, node, past, present)
+        else:
+            _of_open_length(writer, graph, node, past, present)
 
 
-def _stays_as_long(node: ir.Node, past: int, present: int) -> bool:
-    """Whether nothing that a model says of a cache lets runs make it longer."""
-    return not may_grow(_places(node.inputs, past), _places(node.outputs, present))
+def _of_open_length(
+    writer: ModelWriter, graph: onnx.GraphProto, node: ir.Node, past: int, present: int
+) -> None:
+    """Says that a cache is as another one but for its length."""
+    given, made = _name(node.inputs, past), _name(node.outputs, present)
+    if given and made:
+        condition = writer.source(made, BOOL, (None,))
+        graph.node.add(op_type="Compress", input=[given, condition], output=[made])
+        graph.node[-1].attribute.add(name="axis", i=2, type="INT")
 
 
 def _places(values: Sequence[ir.Value | None], place: int) -> int | str | None:
