@@ -7,6 +7,7 @@ import pytest
 from recurrent_cells import ACTIVATIONS, DIRECTIONS, GATES
 
 from partita_opencl.device.device import find_device
+from partita_opencl.drivers.program_cache import ProgramCache
 
 from . import half_networks
 from .comparison import TILINGS, check, compiled, floats, single
@@ -218,7 +219,10 @@ def test_matrix_units_keep_weights(op_type, direction, given, attrs, hidden):
 def test_matrix_units_as_drivers_optimize_it(monkeypatch, op_type, direction, given, attrs):
     """PoCL's optimizer let all items share an array that was filled as a whole."""
     monkeypatch.delenv("POCL_EXTRA_BUILD_FLAGS")
-    monkeypatch.setattr(find_device(""), "_programs", None)
+    device = find_device("")
+    header = device.driver.header
+    fresh = ProgramCache(device.context, device.handle, "", on_disk=False, header=header)
+    monkeypatch.setattr(type(device), "programs", fresh)  # none that was built otherwise
     test_matrix_units_keep_weights(op_type, direction, given, attrs, 8)
 
 
