@@ -44,7 +44,7 @@ from partita_cpu.system.linux import calls, set_bytes
 _log = logging.getLogger(__name__)
 
 # Words of the shared memory; each on a cache line of its own.
-_GENERATION, TICKET, _DONE, _SLEEPING = 0, 64, 128, 192
+_GENERATION, TICKET, _SLEEPING = 0, 64, 192
 _TABLE, _FIRST_TICKET, _STATUS, _SYSCALL, _QUIT = 256, 264, 320, 328, 336
 _WHERE, _AVOIDED, _MOVING, _HELPERS, _SET_BYTES = 344, 352, 360, 368, 376
 WORDS = 64
@@ -53,6 +53,16 @@ WORDS = 64
 _CLAIMS = 8 * WORDS
 """Where the number of the ticket is that each share was taken of last; each on a line of its own:
 threads that take their own shares wait for nobody."""
+
+_DONE = 128
+"""Bytes from there to the number of the ticket that the share was done of last.
+
+It is on a line of its own too: who has done a share writes there without waiting, and the caller
+reads one after the other. If all counted on one line, each would wait for it in turn.
+"""
+
+_SHARE = 256
+"""Bytes of a share's words. A processor may fetch lines by twos."""
 
 ROW = 5
 """Words of a table's row: trampoline, slots, number of shares (0: the caller alone), where words
@@ -64,8 +74,8 @@ LOOKS = 3000
 Some tens of microseconds.
 """
 
-OWN_LOOKS = 8
-"""How often one looks before it takes a share that is another's: a fifth of a microsecond.
+OWN_LOOKS = 24
+"""How often one looks before it takes a share that is another's: half a microsecond or one.
 
 The line with its claim then stays in that thread's cache, if it comes in time.
 """
@@ -122,13 +132,13 @@ def _take(sync: int, ticket: int, share: int) -> None:
     taken of the same number, or of a higher one.
     """
     number, shares = ticket >> NUMBER, ticket & MOST_SHARES
-    claim = sync + _CLAIMS + 64 * share
+    claim = sync + _CLAIMS + _SHARE * share
     before = load(claim)
     if before < number and replace(claim, before, number):
         # Only who holds a share may look at the table: it stays until all shares are done.
         row = number - load(sync + _FIRST_TICKET)
         _compute(sync, load(sync + _TABLE) + 8 * ROW * row, share, shares)
-        add(sync + _DONE, 1)
+        store(claim + _DONE, number)
 
 
 @jit(inline=True)
@@ -260,24 +270,25 @@ def _lead(sync: int, table: int, first: int, last: int, shared: int, tid: int, n
                 store(sync + _STATUS, row + 1)
                 break
             continue
-        store(sync + _DONE, 0)
         cleared = load(place + 24)
         for line in range(load(place + 32)):
             store(cleared + 64 * line, 0)
-        ticket = ((number - first + row) << NUMBER) | shares
+        step = number - first + row
+        ticket = (step << NUMBER) | shares
         store(sync + TICKET, ticket)
         _wake(sync)
         _take(sync, ticket, 0)
         looks = 0
-        while load(sync + _DONE) < shares:
-            pause()
-            looks += 1
-            if looks == OWN_LOOKS:
-                _take_left(sync, ticket, 0)
-            if looks == LOOKS:
-                # The system has put aside a thread that holds a share: let it go on.
-                call_system(load(sync + _SYSCALL), (_YIELD, 0, 0, 0, 0, 0))
-                looks = LOOKS // 2
+        for share in range(shares):
+            while load(sync + _CLAIMS + _DONE + _SHARE * share) < step:
+                pause()
+                looks += 1
+                if looks == OWN_LOOKS:
+                    _take_left(sync, ticket, 0)
+                if looks == LOOKS:
+                    # The system has put aside a thread that holds a share: let it go on.
+                    call_system(load(sync + _SYSCALL), (_YIELD, 0, 0, 0, 0, 0))
+                    looks = LOOKS // 2
         if load(sync + _STATUS):
             store(sync + _STATUS, row + 1)
             break
@@ -388,10 +399,10 @@ class ThreadPool:
 
     def _block(self) -> int:
         """Fresh shared memory, at the start of a cache line."""
-        self.memory = np.zeros(WORDS + 8 + 8 * self.size, np.int64)
+        self.memory = np.zeros(WORDS + (_SHARE * self.size + _SHARE) // 8, np.int64)
         self.words = self.memory.data
         start = self.memory.ctypes.data
-        block = start + -start % 64
+        block = start + -start % _SHARE
         words = {_SYSCALL: self._syscall, _WHERE: self._where, _AVOIDED: -1}
         words[_HELPERS], words[_SET_BYTES] = self._helpers.ctypes.data, set_bytes()
         for place, word in words.items():
