@@ -13,7 +13,8 @@ import numpy as np
 
 from partita.lowering import Array
 from partita.lowering.geometry.windows import Window
-from partita.lowering.shapes.symbolic_size import integers
+from partita.lowering.shapes.symbolic_size import evaluated, integers
+from partita_cpu.gemm.shares import own_share
 from partita_cpu.jit import llvm_kernel
 from partita_cpu.jit.intrinsics.address_call import (
     address,
@@ -156,8 +157,9 @@ class Depthwise(NamedTuple):
 
 
 class DepthwiseAddresses(NamedTuple):
-    """The same with addresses of taps and bias, and bounds in float32."""
+    """The same with addresses of taps and bias, bounds in float32, and how many channels exist."""
 
+    channels: int
     taps: int
     bias: int
     kernels: Array
@@ -185,10 +187,73 @@ class PixelTarget(NamedTuple):
     stored: int
 
 
+CHANNEL_GROUP = 32
+"""Threads share channels by so many: whole cache lines, and what kernels compute together."""
+
+
+def channel_shares(window: Window, images: int, channels: int, threads: int) -> int:
+    """In how many parts threads share the channels of a depthwise convolution of whole images.
+
+    A thread computes its pixels of its channels, and reads the rows that their windows reach. Other
+    threads have made these, in whose caches they lie: to fetch a vector takes about as long as its
+    sums. The best number is the one with which the longest share is shortest.
+
+    Args:
+        window: The window.
+        images: How many.
+        channels: Of an image.
+        threads: That share them.
+
+    Returns:
+        1 where threads share the pixels alone.
+    """
+    (height, width), (rows, columns) = window.size[1:], window.out[1:]
+    reach = (window.kernel[1] - 1) * window.dilation[1] + 1
+    sizes = rows, columns, height, width, reach, window.stride[1]
+    # Decided at once: sizes for which it comes out the same have the same program.
+    found: int = evaluated(_best_shares, images, channels, threads, *sizes)
+    return found
+
+
+def _best_shares(
+    images: int,
+    channels: int,
+    threads: int,
+    rows: int,
+    columns: int,
+    height: int,
+    width: int,
+    reach: int,
+    stride: int,
+) -> int:
+    """`channel_shares` of numbers.
+
+    Args:
+        images: How many.
+        channels: Of an image.
+        threads: That share them.
+        rows: Of the result.
+        columns: Of the result.
+        height: Of the image that is read.
+        width: Of the image that is read.
+        reach: Lines of it that a line of the result takes.
+        stride: Lines of it from one line of the result to the next.
+    """
+    groups, pixels = -(-channels // CHANNEL_GROUP), images * rows * columns
+
+    def longest(shares: int) -> int:
+        own = -(-pixels // (threads // shares))
+        lines = (-(-own // columns) - 1) * stride + reach
+        return -(-groups // shares) * (own + min(lines, images * height) * width)
+
+    return min(range(1, max(1, min(threads, groups)) + 1), key=longest)
+
+
 @loop(inline=True)
 def depthwise_addresses(depthwise: Depthwise) -> Any:
     """What `depthwise_pixels` takes."""
     return DepthwiseAddresses(
+        depthwise.p[_CHANNELS],
         address(depthwise.taps),
         address(depthwise.bias),
         depthwise.kernels,
@@ -200,7 +265,7 @@ def depthwise_addresses(depthwise: Depthwise) -> Any:
 
 
 @loop(
-    apart=(*["int"] * 3, "<i8 1", "<i8 1", "single", "single", *["int"] * 8),
+    apart=(*["int"] * 4, "<i8 1", "<i8 1", "single", "single", *["int"] * 8),
     answers=True,
     effort=Effort.CALLS,
 )
@@ -295,7 +360,7 @@ def _depthwise_line(
                 p[_DOWN] * tap_bytes,
                 depthwise.bias,
                 -(-target.stored // lanes),
-                p[_CHANNELS],
+                depthwise.channels,
                 target.stored,
                 to,
                 target.pitch,
@@ -330,11 +395,12 @@ def depthwise_images(
     y: Array,
     y_pitch: int,
     y_first: int,
+    shares: int,
     activate: int,
     tid: int,
     nt: int,
 ) -> None:
-    """Depthwise convolution of whole images; threads share the pixels.
+    """Depthwise convolution of whole images; threads share the pixels and the channels.
 
     Args:
         x: Input (N, H, W, x_pitch), flat; float32, or bfloat16 as uint16.
@@ -342,20 +408,34 @@ def depthwise_images(
         y: Output (N, rows, columns, y_pitch), flat; of the same type.
         y_pitch: Elements from one output pixel to the next.
         y_first: The channel that the first result is written to.
+        shares: Of the channels; see `channel_shares`.
         activate: Address of what is applied to results line by line, or 0: one of
             `llvm.activations.activate_rows`, or for bfloat16 of `activate_halves`.
         tid: This thread.
         nt: All threads.
     """
-    pixels, unit, width = y.size // y_pitch, y.itemsize, depthwise.p[_OUT_WIDTH]
-    first, stop = pixels * tid // nt, pixels * (tid + 1) // nt
-    known, channels = depthwise_addresses(depthwise), depthwise.p[_CHANNELS]
-    wide = VECTORS * depthwise.p[_LANES]
+    p, unit = depthwise.p, y.itemsize
+    pixels, width, wide = y.size // y_pitch, p[_OUT_WIDTH], VECTORS * p[_LANES]
+    groups = -(-p[_CHANNELS] // CHANNEL_GROUP)
+    first, stop, group, behind = own_share(shares, tid, nt, pixels, groups)
+    before = group * CHANNEL_GROUP
+    channels = min(behind * CHANNEL_GROUP, p[_CHANNELS]) - before
+    source = address(x) + unit * before
+    known = DepthwiseAddresses(
+        channels,
+        address(depthwise.taps) + 4 * before * p[_DOWN] * p[_ACROSS],
+        address(depthwise.bias) + 4 * before,
+        depthwise.kernels,
+        p,
+        np.float32(depthwise.low),
+        np.float32(depthwise.high),
+        depthwise.gate,
+    )
     while first < stop:
         last = min(stop, (first // width + 1) * width) if activate else stop
-        to = address(y) + unit * (first * y_pitch + y_first)
+        to = address(y) + unit * (first * y_pitch + y_first + before)
         target = PixelTarget(to, unit * y_pitch, 0, 0, channels)
-        depthwise_pixels(address(x), known, first, last, target)
+        depthwise_pixels(source, known, first, last, target)
         if activate:
             _activate_pixels(activate, to, last - first, channels, unit, y_pitch, wide)
         first = last

@@ -47,8 +47,9 @@ def test_lines(level, half, code, channels, before, after, guarded):
         *(-INF, INF, 0),
     )
     kernel = activation_kernel(level, Activation(code), half)
-    for tid in range(3):
-        depthwise_images(x.reshape(-1), known, y.reshape(-1), y.shape[3], before, kernel, tid, 3)
+    for tid in range(5):
+        share = kernel, tid, 5
+        depthwise_images(x.reshape(-1), known, y.reshape(-1), y.shape[3], before, 2, *share)
     sums = weighed(WINDOW, np.asarray(loaded(x), np.float64), w, bias, 0, -INF, INF)
     if half:
         sums = loaded(stored(sums, True))

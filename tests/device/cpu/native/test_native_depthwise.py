@@ -20,6 +20,7 @@ from partita_cpu.llvm.images.depthwise_pixels import ACROSS, STRIDES
 from partita_cpu.machine_model import MachineModel
 from partita_cpu.nhwc.depthwise_direct import (
     Depthwise,
+    channel_shares,
     depthwise_images,
     depthwise_kernels,
     pack_row,
@@ -91,10 +92,11 @@ def weighed(window, x, w, bias, gate, low=-2.0, high=3.0):
     beside=st.tuples(*[st.sampled_from([0, 1, 20])] * 4),
     gate=st.sampled_from(GATES),
     batch=st.integers(1, 2),
-    threads=st.integers(1, 3),
+    threads=st.integers(1, 5),
+    shares=st.integers(1, 3),
     far=st.booleans(),
 )
-def test_images(level, half, window, channels, beside, gate, batch, threads, far):
+def test_images(level, half, window, channels, beside, gate, batch, threads, shares, far):
     rng = np.random.default_rng(channels)
     guarded = Guarded()
     before_x, after_x, before_y, after_y = beside
@@ -105,7 +107,10 @@ def test_images(level, half, window, channels, beside, gate, batch, threads, far
     lanes = level.lanes
     shape = (batch, *window.out[1:], before_y + channels + after_y)
     y = guarded.array(stored(np.full(shape, SENTINEL), half))
+    times = np.zeros(shape, np.int64)
     for tid in range(threads):
+        before = y.copy()
+        y[...] = stored(np.full(shape, SENTINEL), half)
         depthwise_images(
             guarded.array(whole).reshape(-1),
             Depthwise(
@@ -116,8 +121,12 @@ def test_images(level, half, window, channels, beside, gate, batch, threads, far
                 *(-2.0, 3.0, gate),
             ),
             y.reshape(-1),
-            *(y.shape[3], before_y, 0, tid, threads),
+            *(y.shape[3], before_y, shares, 0, tid, threads),
         )
+        written = loaded(y) != SENTINEL
+        times += written
+        np.copyto(y, before, where=~written)
+    assert times.max() == 1  # no share writes what is another's
     x = np.asarray(loaded(whole)[..., before_x : before_x + channels], np.float64)
     found = loaded(y)
     inside = found[..., before_y : before_y + channels]
@@ -126,6 +135,17 @@ def test_images(level, half, window, channels, beside, gate, batch, threads, far
     inside[...] = SENTINEL
     np.testing.assert_array_equal(found, SENTINEL)
     guarded.release()
+
+
+def test_few_pixels_are_shared_by_channels():
+    def shares(size, channels, threads):
+        sides = (1, 3, 3), (1, 1, 1), (1, 1, 1), (0, 1, 1), (0, 1, 1)
+        window = Window((1, size, size), *sides, (1, size, size), 2)
+        return channel_shares(window, 1, channels, threads)
+
+    assert shares(7, 960, 1) == shares(112, 32, 16) == 1
+    assert shares(7, 960, 16) == 15  # two groups of 32 channels of all pixels
+    assert 1 < shares(14, 576, 16) < 15  # some lines each
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from partita_cpu.kernels.nhwc.placement import HALF, Place, choice_of
 from partita_cpu.nhwc.depthwise_direct import (
     Depthwise,
     activate_images,
+    channel_shares,
     depthwise_images,
     depthwise_kernels,
     pack_row,
@@ -62,6 +63,7 @@ def emit_depthwise(b: Builder, window: Window, place: Place, op: LinearOp, y: Op
 
 
 def _emit_direct(b: Builder, window: Window, place: Place, op: LinearOp, y: Operand) -> None:
+    shares = channel_shares(window, y.shape[0], place.channels, choice_of(b).threads)
     b.call(
         depthwise_images,
         b.flat(place.x),
@@ -69,6 +71,7 @@ def _emit_direct(b: Builder, window: Window, place: Place, op: LinearOp, y: Oper
         b.flat(y),
         y.shape[3],
         place.into,
+        shares,
         activation_kernel(choice_of(b).level, op.activation, y.dtype == HALF),
         work=y.size * window.taps,
         exec_type=Arithmetic.F32.exec_type(choice_of(b).level),
