@@ -46,13 +46,19 @@ TWICE = {False: 12, True: 15}
 part of the time.
 """
 
+WEIGHT_SHARE = 1 / 8
+"""Of the second-level cache, for weights with which several threads that multiply by tiles may
+compute any number of rows twice, where a band is all that a thread computes: it takes them less
+time than to wait for each other and fetch rows from another's cache. But each reads all weights.
+"""
+
 FIELDS = (
     *("HEIGHT", "WIDTH", "OUT_HEIGHT", "OUT_WIDTH", "STRIDE", "TOP", "REACH", "PIXEL_BYTES"),
-    *("LINES", "ROWS"),
+    *("LINES", "ROWS", "LEAST"),
 )
 """What `bands` holds: of the depthwise convolution sizes, distance from one output row to the next,
 rows of zeros above, input rows that one output row takes, bytes of an input pixel; then output rows
-of a band, and input rows of one at most.
+of a band, and input rows of one at most and at least.
 """
 
 (
@@ -66,44 +72,55 @@ of a band, and input rows of one at most.
     PIXEL_BYTES,
     LINES,
     ROWS,
+    LEAST,
 ) = range(len(FIELDS))
 
 
-def bands(
-    window: Window,
-    pixel_bytes: int,
-    least: int,
-    machine: MachineModel,
-    threads: int,
-    in_bfloat16: bool = False,
-) -> Array | None:
+class Pixels(NamedTuple):
+    """What decides whether an image is cut into bands, beside its window.
+
+    Attributes:
+        nbytes: Of a pixel of the wide image.
+        least: Pixels that every band has to have.
+        weights: Bytes of the weights of both products.
+        in_bfloat16: Whether the products are computed in bfloat16.
+    """
+
+    nbytes: int
+    least: int
+    weights: int
+    in_bfloat16: bool = False
+
+
+def bands(window: Window, pixels: Pixels, machine: MachineModel, threads: int) -> Array | None:
     """How an image is cut for `inverted_bottleneck`; ``None`` if that does not pay.
 
     Args:
         window: Of the depthwise convolution, of depth 1.
-        pixel_bytes: Of a pixel of the wide image.
-        least: Pixels that every band has to have.
+        pixels: Of the wide image, and what makes them.
         machine: What it is cut for.
         threads: Threads that share its rows.
-        in_bfloat16: Whether the products are computed in bfloat16.
     """
     (height, width), (oh, ow) = window.size[1:], window.out[1:]
     stride, top = window.stride[1], window.begin[1]
     reach = (window.kernel[1] - 1) * window.dilation[1] + 1
-    room = machine.l2_bytes(BAND_SHARE) // (width * pixel_bytes)
-    lines = evaluated(_most_lines, oh, threads, (room - reach) // stride + 1)
+    room = machine.l2_bytes(BAND_SHARE) // (width * pixels.nbytes)
+    share = evaluated(_largest_share, oh, threads)
+    lines = evaluated(min, (room - reach) // stride + 1, share)
     rows = (lines - 1) * stride + reach
-    shortest = evaluated(_last_line, oh, threads, lines) * stride + reach
-    shortest -= max(top, window.end[1])
-    most = TWICE[in_bfloat16] * lines * stride
+    by_tiles = pixels.in_bfloat16 and pixels.least > 1 and threads > 1
+    alone = by_tiles and pixels.weights <= machine.l2_bytes(WEIGHT_SHARE)
+    most = TWICE[pixels.in_bfloat16] * lines * stride
     # Decided at once: sizes for which parts of it come out otherwise have the same program.
-    if not evaluated(_pays, lines, rows, most, shortest, height, width, least):
+    if not evaluated(_pays, lines, rows, most, share if alone else 0, height, width, pixels.least):
         return None
-    return integers((height, width, oh, ow, stride, top, reach, pixel_bytes, lines, rows))
+    least = -(-pixels.least // width)
+    sizes = height, width, oh, ow, stride, top, reach, pixels.nbytes, lines, rows, least
+    return integers(sizes)
 
 
 def _pays(
-    lines: int, rows: int, most: int, shortest: int, height: int, width: int, least: int
+    lines: int, rows: int, most: int, share: int, height: int, width: int, least: int
 ) -> bool:
     """Whether bands have lines, few enough of them are computed twice, and none is too short.
 
@@ -111,24 +128,18 @@ def _pays(
         lines: Of a band.
         rows: Lines of the image that a band reads.
         most: What ten times as many may be at most.
-        shortest: Lines of the image that the shortest band reads.
+        share: Lines of a band for which any number of rows may be computed twice; 0 for none.
         height: Lines of the image.
         width: Pixels of a line.
         least: Pixels that a band must have.
     """
-    return lines >= 1 and 10 * rows <= most and min(shortest, height) * width >= least
+    few = 10 * rows <= most or lines == share
+    return lines >= 1 and few and min(rows, height) * width >= least
 
 
-def _most_lines(height: int, threads: int, most: int) -> int:
-    """Lines of the result in a band: as many as there is room for, or the largest share has."""
-    return min(most, max(_shares(height, threads), default=0))
-
-
-def _last_line(height: int, threads: int, lines: int) -> int:
-    """The last line of the shortest band with which a thread ends its share; 0 without lines."""
-    if lines < 1:
-        return 0
-    return min((share - 1) % lines for share in _shares(height, threads))
+def _largest_share(height: int, threads: int) -> int:
+    """Lines of the thread that gets most."""
+    return max(_shares(height, threads), default=0)
 
 
 def _shares(height: int, threads: int) -> set[int]:
@@ -206,6 +217,8 @@ def inverted_bottleneck(
         stop = min(line + cut[LINES], end)
         top = max(line * cut[STRIDE] - cut[TOP], 0)
         bottom = min((stop - 1) * cut[STRIDE] - cut[TOP] + cut[REACH], cut[HEIGHT])
+        bottom = min(max(bottom, top + cut[LEAST]), cut[HEIGHT])
+        top = max(min(top, bottom - cut[LEAST]), 0)
         count, taps = (bottom - top) * width, first_p[TAPS]
         tiles = TileRange(0, 0, first_p[BLOCKS], 0, count, 0, ALL_TILES, 0, 0, taps)
         rows = source + top * width * first_p[ROW]

@@ -12,7 +12,7 @@ from partita.system.cache_sizes import CacheSizes
 from partita_cpu.llvm.levels import AVX512
 from partita_cpu.machine_model import MachineModel
 from partita_cpu.nhwc import inverted_bottleneck
-from partita_cpu.nhwc.inverted_bottleneck import LINES, ROWS, bands
+from partita_cpu.nhwc.inverted_bottleneck import LEAST, LINES, ROWS, Pixels, bands
 
 from .test_native_layout import Net, check, compiled
 from .test_native_passes import CONFIGS, steps_of
@@ -138,31 +138,49 @@ def test_bands_fill_their_memory(monkeypatch):
     monkeypatch.setattr(inverted_bottleneck, "TWICE", {False: 12, True: 15})
     machine = MachineModel(AVX512, 2, CacheSizes(48 << 10, 2 << 20, 0))
     rows = 4 * 112 * 96
-    cut = bands(window(112, 56, stride=2), 4 * 96, 1, machine, 2)
+    cut = bands(window(112, 56, stride=2), Pixels(4 * 96, 1, 0), machine, 2)
     assert cut[ROWS] * rows <= 640 << 10 < (cut[ROWS] + 2) * rows
     assert cut[ROWS] == 2 * (cut[LINES] - 1) + 3
-    assert bands(window(112, 112), 4 * 960, 1, machine, 2) is None  # one row has no room
+    # One row has no room.
+    assert bands(window(112, 112), Pixels(4 * 960, 1, 0), machine, 2) is None
     # Most rows would be computed twice.
-    assert bands(window(56, 56, kernel=7), 4 * 512, 1, machine, 2) is None
+    assert bands(window(56, 56, kernel=7), Pixels(4 * 512, 1, 0), machine, 2) is None
     # With four of five in float32, more of them in bfloat16.
-    assert bands(window(14, 14), 384, 1, machine, 2) is None
-    assert bands(window(14, 14), 384, 1, machine, 2, in_bfloat16=True) is not None
+    assert bands(window(14, 14), Pixels(384, 1, 0), machine, 2) is None
+    assert bands(window(14, 14), Pixels(384, 1, 0, in_bfloat16=True), machine, 2) is not None
+
+
+def test_rows_computed_twice_rather_than_fetched(monkeypatch):
+    """By tiles, by several threads that may read all weights."""
+    monkeypatch.setattr(inverted_bottleneck, "TWICE", {False: 12, True: 15})
+    machine = MachineModel(AVX512, 2, CacheSizes(48 << 10, 2 << 20, 0))
+    pixels = Pixels(2 * 384, 32, 256 << 10, in_bfloat16=True)
+    cut = bands(window(14, 14), pixels, machine, 16)
+    assert (cut[LINES], cut[ROWS], cut[LEAST]) == (1, 3, 3)
+    for changed in ({"in_bfloat16": False}, {"least": 1}, {"weights": (256 << 10) + 1}):
+        assert bands(window(14, 14), pixels._replace(**changed), machine, 16) is None
+    # Not where a thread has several bands.
+    assert bands(window(14, 14), pixels._replace(nbytes=12 << 10), machine, 4) is None
 
 
 def test_no_band_is_smaller_than_it_may_be():
     windows = itertools.product((8, 9, 14, 28), ((3, 1), (3, 2), (5, 2)), (1, 2, 3, 5, 16))
     for size, (kernel, stride), threads in windows:
-        out, side = -(-size // stride), kernel // 2
+        out = -(-size // stride)
         shape, machine = window(size, out, kernel, stride), MachineModel(AVX512)
-        cut = bands(shape, 64, 1, machine, threads)
-        found = []
-        for tid in range(threads):
-            first, end = out * tid // threads, out * (tid + 1) // threads
-            for line in range(first, end, int(cut[LINES])):
-                top = max(line * stride - side, 0)
-                last = min(line + int(cut[LINES]), end) - 1
-                found.append(min(last * stride - side + kernel, size) - top)
-        assert max(found) <= cut[ROWS]
-        least = min(found) * size
-        assert bands(shape, 64, least, machine, threads) is not None
-        assert bands(shape, 64, least + 1, machine, threads) is None
+        cut = bands(shape, Pixels(64, 1, 0), machine, threads)
+        least = min(int(cut[ROWS]), size) * size
+        cut = bands(shape, Pixels(64, least, 0), machine, threads)
+        assert cut[LEAST] == min(cut[ROWS], size)
+        assert bands(shape, Pixels(64, least + 1, 0), machine, threads) is None
+
+
+@pytest.mark.parametrize("threads", [1, 5, 14, 16])
+@pytest.mark.parametrize(("size", "stride"), [(14, 1), (14, 2), (15, 2), (11, 1)])
+def test_few_lines_for_each_of_many_threads(size, stride, threads, mode):
+    """Bands at the edges of an image have rows that no window reads, where tiles need more."""
+    net = Net(1, 16, size, size)
+    y = block(net, net.conv("x", 16, 16), 16, 32, 16, strides=[stride] * 2)
+    mode["config"] = {**mode["config"], "INFERENCE_NUM_THREADS": threads}
+    check(net, y, **mode)
+    assert steps_of(net, y, **mode["config"]).count(STEP) == 1

@@ -23,7 +23,7 @@ from partita_cpu.kernels.nhwc.placement import DOMAIN, HALF, STORED, Place, choi
 from partita_cpu.kernels.operator_table import kernel
 from partita_cpu.nhwc.depthwise_direct import Depthwise, takes
 from partita_cpu.nhwc.depthwise_separable import separable_convolution
-from partita_cpu.nhwc.inverted_bottleneck import ROWS, Expansion, bands, inverted_bottleneck
+from partita_cpu.nhwc.inverted_bottleneck import ROWS, Expansion, Pixels, bands, inverted_bottleneck
 
 
 class _Separable(NamedTuple):
@@ -86,7 +86,9 @@ def bottleneck_conv(
     # AMX reads its tiles as a whole.
     least = int(cut.table[TILE_ROWS]) if on_tiles(policy.level, arithmetic) else 1
     nbytes, narrow = wide.shape[0] * stored.itemsize, arithmetic.in_bfloat16
-    rows = bands(window, nbytes, least, policy.machine, policy.threads, narrow)
+    read = arithmetic.weight_bytes * wide.shape[0] * (place.channels + its.w.shape[0])
+    pixels = Pixels(nbytes, least, read, narrow)
+    rows = bands(window, pixels, policy.machine, policy.threads)
     joint, fitted = None, cut
     if simple and rows is not None:
         band = b.empty((policy.threads, rows[ROWS], width, wide.shape[0]), stored)
@@ -159,7 +161,7 @@ def _joint(
         not math.prod(shape)
         or not takes(window)
         or policy.arithmetic is Arithmetic.F16
-        or cut.table[SHARES_ACROSS] > 1
+        or (cut.table[SHARES_ACROSS] > 1 and size is None)  # threads share a band's lines alone
         or (x.dtype == HALF) != narrow
         or bool(first.attrs.get("half")) != narrow
     )
