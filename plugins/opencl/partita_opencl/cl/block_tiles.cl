@@ -8,7 +8,7 @@
 //
 // All groups must be on the device at a time if there are several products; see waiting.cl.
 //
-// Options: ITEMS (a multiple of 32), ROWS (at most 8), PRODUCTS, DEEP, CHUNK; those of block_weights.cl
+// Options: ITEMS (a multiple of 32), ROWS (at most 4), PRODUCTS, DEEP, CHUNK; those of block_weights.cl
 //   PIECES      of the deepest product
 //   ACTIVATION  of the products that have one
 //   NORMALIZE   for the sums over a warp
@@ -56,41 +56,59 @@ Part part_of(__local const int* record, const int warp, const int group, const i
   return part;
 }
 
+// Whether a warp has nothing to do, which takes it as long as what the others do.
+#ifdef NVIDIA
+#define IS_IDLE(first, end) ((first) >= (end))
+#else
+#define IS_IDLE(first, end) false  // all items come to barriers
+#endif
+
 // What is added to an item's results of a turn.
 #define GET_ADDENDS(first) \
   _Pragma("unroll") \
   for (int i = 0; i < RESULTS; i++) { \
+    if (IS_IDLE(i * ITEMS + warp * 32, results)) continue; \
     const int at = i * ITEMS + tid, r = at / TILE % ROWS; \
     const int n = ((first) + at / (TILE * ROWS) * groups + group) * TILE + at % TILE; \
-    const bool is_there = at < (WARPS >> shared_by) * TILE * ROWS && n < columns; \
+    const bool is_there = at < results && n < columns; \
     addend[i] = is_there && record[BIASED] ? GET(bias, n) : 0.0f; \
     if (is_there && record[ADDS]) addend[i] += GET(FRESH(residual), (size_t)r * columns + n); \
   }
 
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1)))
 void block_tiles(
-    __global const int* restrict table, __global int* counters, __global int* stall,
-    const float alpha, const float beta
+    const int16 record0, const int16 record1, const int16 record2, const int16 record3,
+    __global int* counters, __global int* stall, const float alpha, const float beta
     TENSOR(0) TENSOR(1) TENSOR(2) TENSOR(3) TENSOR(4) TENSOR(5) TENSOR(6) TENSOR(7) TENSOR(8)
     TENSOR(9) TENSOR(10) TENSOR(11)
     WEIGHTS(0) WEIGHTS(1) WEIGHTS(2) WEIGHTS(3)
 ) {
   __local char x_bytes[ROWS * PITCH * 2] __attribute__((aligned(16)));
-  __local float totals[PIECES * 2 * QUADS_OF_ROWS * 4] __attribute__((aligned(16)));
+  __local float totals[PIECES * 2 * SPAN] __attribute__((aligned(8)));
   __local float partial[2][WARPS][ROWS * TILE];  // of two turns, so that one barrier is enough
-  __local float shared[ITEMS];
+  __local float shared[ITEMS], squares_of[2][WARPS];
   __local int records[PRODUCTS * RECORD];
   __local size_t places[TENSORS + 12];  // of tensors, and of weights, bias and factors of products
   __local int word;
   __local half* x = (__local half*)x_bytes;
   const int tid = get_local_id(0), lane = tid % 32, warp = tid / 32;
   const int group = get_group_id(0), groups = get_num_groups(0);
-  const int column = lane / 4, t = lane % 4;
   // The last item speaks for the group: it asks for no copies, for which a signal would wait.
   const int from_last = ITEMS - 1 - tid;
   bool stalled = false;
 
-  for (int i = tid; i < PRODUCTS * RECORD; i += ITEMS) records[i] = table[i];
+  if (tid == 32 % ITEMS) {
+    vstore16(record0, 0, records);
+#if PRODUCTS > 1
+    vstore16(record1, 1, records);
+#endif
+#if PRODUCTS > 2
+    vstore16(record2, 2, records);
+#endif
+#if PRODUCTS > 3
+    vstore16(record3, 3, records);
+#endif
+  }
   if (tid == 0) {
     const size_t given[] = {PLACES};
     #pragma unroll
@@ -101,12 +119,13 @@ void block_tiles(
 #ifdef NVIDIA
   __local char ring[WARPS * DEEP * SLOT] __attribute__((aligned(128)));
   __local ulong barriers[WARPS * DEEP];
-  __local const char* slots = ring + warp * (DEEP * SLOT);
-  const uint there = SHARED(barriers + warp * DEEP);
+  const uint slots = SHARED(ring) + warp * (DEEP * SLOT), there = SHARED(barriers + warp * DEEP);
+  // The next slot to be filled and the next one to be read, and what tells that they are full.
+  uint to = slots, to_full = there, slot = slots, slot_full = there, parity = 0;
   int on_way = 0, copied = 0, left = 0;  // copies; the product asked for, and pieces of its tile
   Part copying = part_of(records, warp, group, groups);
   __global const uchar* from = 0;
-#define ASK(slot) \
+#define ASK() \
   { \
     while (left == 0 && copied < PRODUCTS) { \
       if (copying.tile < copying.tiles && copying.first < copying.last) { \
@@ -118,23 +137,32 @@ void block_tiles(
         copying = part_of(records + copied * RECORD, warp, group, groups); \
       } \
     } \
-    const int count = min(left, CHUNK); \
-    if (count > 0 && lane == 0) { \
-      EXPECT(there + (slot) * 8, count * PIECE_BYTES); \
-      BRING_BYTES(SHARED(slots) + (slot) * SLOT, from, count * PIECE_BYTES, there + (slot) * 8); \
+    if (left > 0) { \
+      const int count = min(left, CHUNK), bytes = count * PIECE_BYTES; \
+      if (lane == 0) { \
+        EXPECT(to_full, bytes); \
+        BRING_BYTES(to, from, bytes, to_full); \
+      } \
+      from += bytes; \
+      left -= count; \
+      on_way++; \
+      to += SLOT; \
+      to_full += 8; \
+      if (to_full == there + DEEP * 8) { to = slots; to_full = there; } \
     } \
-    from += CHUNK * PIECE_BYTES; \
-    left -= count; \
-    on_way += count > 0; \
   }
-#define NEXT_SLOT() if (++slot == DEEP) { slot = 0; parity ^= 1; }
+#define NEXT_SLOT() \
+  { \
+    on_way--; \
+    slot += SLOT; \
+    slot_full += 8; \
+    if (slot_full == there + DEEP * 8) { slot = slots; slot_full = there; parity ^= 1; } \
+  }
   if (lane == 0) {
     for (int d = 0; d < DEEP; d++) INIT(there + d * 8, 1);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
   WARP_BARRIER();
-  int slot = 0;
-  uint parity = 0;
 #endif
 
   for (int number = 0; number < PRODUCTS && !stalled; number++) {
@@ -143,7 +171,7 @@ void block_tiles(
     __global const REAL* bias = (__global const REAL*)own[1];
     __global const float* factors = (__global const float*)own[2];
     const int columns = record[COLUMN_COUNT], depth = record[DEPTH_OF], pieces = record[PIECES_OF];
-    const int shared_by = record[SHARED_BY];
+    const int shared_by = record[SHARED_BY], results = (WARPS >> shared_by) * TILE * ROWS;
     Part part = part_of(record, warp, group, groups);
 
     // What belongs to the model waits for nobody.
@@ -156,6 +184,10 @@ void block_tiles(
 #if PRODUCTS > 1
     if (number > 0)
       stalled = !all_came(counters + (number - 1) * LINE, groups, stall, &word, from_last);
+    if (number == PRODUCTS - 1 && !stalled) {
+      if (from_last == 0) PASS(counters + number * LINE)
+      barrier(CLK_LOCAL_MEM_FENCE);
+    }
 #endif
     if (!stalled) {
       __global const REAL* a = (__global const REAL*)places[record[X]];
@@ -167,34 +199,34 @@ void block_tiles(
         uint4 bits[HELD];
         #pragma unroll
         for (int h = 0; h < HELD; h++) {
+          if (IS_IDLE((h * ITEMS + warp * 32) * 8, pieces * PIECE)) continue;
           const int k = (h * ITEMS + tid) * 8;
           bits[h] = (uint4)(0);
           if (k < depth) FRESH_BITS(bits[h], a + (size_t)r * depth + k)
         }
-#ifdef NVIDIA
-        // The first rows are asked for before all those weights, which they would wait for.
-        if (number == 0 && r == ROWS - 1)
-          for (int d = 0; d < DEEP; d++) ASK(d)
-#endif
         float v[HELD][8], norm = 1.0f;
         #pragma unroll
-        for (int h = 0; h < HELD; h++) UNPACK8(v[h], bits[h]);
+        for (int h = 0; h < HELD; h++)
+          if (!IS_IDLE((h * ITEMS + warp * 32) * 8, pieces * PIECE)) UNPACK8(v[h], bits[h]);
         if (record[NORMS]) {
           float squares = 0.0f;
           #pragma unroll
-          for (int h = 0; h < HELD; h++)
+          for (int h = 0; h < HELD; h++) {
+            if (IS_IDLE((h * ITEMS + warp * 32) * 8, pieces * PIECE)) continue;
             #pragma unroll
             for (int i = 0; i < 8; i++) squares = fma(v[h][i], v[h][i], squares);
+          }
           squares = sum_over_warp(squares, shared, tid);
-          barrier(CLK_LOCAL_MEM_FENCE);
-          if (lane == 0) shared[warp] = squares;
+          if (lane == 0) squares_of[r % 2][warp] = squares;
           barrier(CLK_LOCAL_MEM_FENCE);
           squares = 0.0f;
-          for (int i = 0; i < WARPS; i++) squares += shared[i];
+          #pragma unroll
+          for (int i = 0; i < WARPS; i++) squares += squares_of[r % 2][i];
           norm = rsqrt(squares / (float)depth + as_float(record[EPSILON]));
         }
         #pragma unroll
         for (int h = 0; h < HELD; h++) {
+          if (IS_IDLE((h * ITEMS + warp * 32) * 8, pieces * PIECE)) continue;
           const int k = (h * ITEMS + tid) * 8;
           const bool within_row = k < pieces * PIECE;
           float ordered[8], total = 0.0f;
@@ -217,14 +249,16 @@ void block_tiles(
 #else
           total *= -ONE;
 #endif
-          if (within_row && k % 32 == 0) {
-            __local float* quad = totals + (k / 32 * QUADS_OF_ROWS + r / 2) * 4;
-            quad[r % 2] = quad[r % 2 + 2] = total;
-          }
+          if (within_row && k % 32 == 0) totals[k / 32 * SPAN + r] = total;
         }
       }
       barrier(CLK_LOCAL_MEM_FENCE);
 
+#ifdef NVIDIA
+      // The first rows are there before weights are asked for, behind which they would come.
+      if (number == 0)
+        for (int d = 0; d < DEEP; d++) ASK()
+#endif
       // All warps take as many turns; those beyond the last tile have nothing to add.
       for (int first = 0, turn = 0; first < part.tiles; first += part.step, turn++) {
         float sums[2][PAIR];
@@ -233,50 +267,36 @@ void block_tiles(
         const int last = first + part.tile < part.tiles ? part.last : part.first;
 #ifdef NVIDIA
         for (int chunk = part.first; chunk < last; chunk += CHUNK) {
-          const uint piece = SHARED(slots) + slot * SLOT;
-          Reader reader = {
-              piece + lane * 16, piece + WORD_BYTES + column * SIDE,
-              SHARED(x) + (column * PITCH + chunk * PIECE + t * 8) * 2,
-              SHARED(totals) + (chunk * 2 * QUADS_OF_ROWS + t % QUADS_OF_ROWS) * 16, column < ROWS};
-          await(there + slot * 8, parity);
-          int pieces_left = min(CHUNK, last - chunk);
-          for (; pieces_left > 1; pieces_left -= 2) {
-            ADD_PIECE(sums, reader, 0)
-            ADD_PIECE(sums, reader, 1)
-            reader.words += 2 * PIECE_BYTES;
-            reader.side += 2 * PIECE_BYTES;
-            reader.rows += 2 * PIECE * 2;
-            reader.totals += 2 * 2 * QUADS_OF_ROWS * 16;
+          await(slot_full, parity);
+          for (int at = chunk; at < min(chunk + CHUNK, last); at += GROUP) {
+            const uint piece = slot + (at - chunk) * PIECE_BYTES;
+            const uint row = SHARED(x) + at * PIECE * 2, total = SHARED(totals) + at * 2 * SPAN * 4;
+            const int count = min(GROUP, last - at);
+            ADD_PIECES(sums, piece, row, total, count, lane)
           }
-          if (pieces_left > 0) ADD_PIECE(sums, reader, 0)
           WARP_BARRIER();
-          on_way--;
-          ASK(slot)
           NEXT_SLOT()
+          ASK()
         }
 #else
         for (int p = part.first; p < last; p++)
-          if (t * PAIR < ROWS)
+          if (lane % 4 < ROWS)
             add_piece(sums, piece_of((__global const uchar*)own[0], first + part.tile, pieces, p),
-                      column, x + t * PAIR * PITCH + p * PIECE,
-                      totals + (p * 2 * QUADS_OF_ROWS + t * PAIR / 2) * 4);
+                      lane / 4, x + lane % 4 * PITCH + p * PIECE, totals + p * 2 * SPAN + lane % 4);
 #endif
-        __local float* mine = partial[turn % 2][warp];
-        #pragma unroll
-        for (int i = 0; i < 2 * PAIR; i++) {
-          const int r = t * PAIR + i % PAIR;
-          if (r < ROWS) mine[r * TILE + i / PAIR * 8 + column] = sums[i / PAIR][i % PAIR];
-        }
+        put_sums(partial[turn % 2][warp], sums, lane, shared, tid);
         barrier(CLK_LOCAL_MEM_FENCE);
         #pragma unroll
         for (int i = 0; i < RESULTS; i++) {
+          if (IS_IDLE(i * ITEMS + warp * 32, results)) continue;
           const int at = i * ITEMS + tid, r = at / TILE % ROWS;
           const int place = at / (TILE * ROWS);  // among the tiles of this turn
           const int n = (first + place * groups + group) * TILE + at % TILE;
-          const bool is_there = at < (WARPS >> shared_by) * TILE * ROWS;
+          const bool is_there = at < results;
           float sum = 0.0f;
-          if (is_there)
-            for (int s = 0; s < 1 << shared_by; s++)
+          #pragma unroll
+          for (int s = 0; s < WARPS; s++)  // written out, so that all are read at once
+            if (is_there && s < 1 << shared_by)
               sum += partial[turn % 2][(place << shared_by) + s][at % (TILE * ROWS)];
           sum = fma(sum, 1.0f / ONE, addend[i]);
           const bool stores = is_there && n < columns;
@@ -292,20 +312,22 @@ void block_tiles(
         GET_ADDENDS(first + part.step)
       }
 #if PRODUCTS > 1
-      ORDER();
-      barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
-      if (from_last == 0) SIGNAL(counters + number * LINE)
-      barrier(CLK_LOCAL_MEM_FENCE);  // without it, PoCL lets all items signal
+      if (number < PRODUCTS - 1) {
+        ORDER();
+        barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
+        if (from_last == 0) SIGNAL(counters + number * LINE)
+        barrier(CLK_LOCAL_MEM_FENCE);  // without it, PoCL lets all items signal
+      }
 #endif
     }
   }
 #ifdef NVIDIA
-  for (; on_way > 0; on_way--) {  // of a group that gave up: local memory is the next one's then
-    await(there + slot * 8, parity);
+  while (on_way > 0) {  // of a group that gave up: local memory is the next one's then
+    await(slot_full, parity);
     NEXT_SLOT()
   }
 #endif
 #if PRODUCTS > 1
-  if (!stalled) leave_zeros(counters, PRODUCTS, groups, from_last);
+  if (!stalled && group == 0) zero_passed(counters, PRODUCTS, groups, stall, from_last);
 #endif
 }

@@ -5,6 +5,8 @@
 // and the sets' sums are joined at the end. Where there are few groups, the keys are cut in SPLITS.
 //
 // Options: those of cache_tokens.cl; LANES, WIDTH, KEYS, ROWS
+//   HEADS    of keys; GROUP of them of queries share one
+//   ONE_TOKEN  there is one of each row
 //   AT_ONCE  keys of a set at a time
 //   APPENDS  the tokens, at most so many, are not in the cache yet: they are taken from k and v, and
 //            come into it here
@@ -15,6 +17,7 @@
 //   NVIDIA   items of a set are neighbours in a warp, and add by instructions
 
 #include "cache_tokens.cl"
+#include "waiting.cl"
 
 #define ITEMS (KEYS * LANES)
 #define NEVER (-1e30f)
@@ -57,6 +60,40 @@ void sum_over_set(float* scores, __local float* partial, const int tid) {
 #endif
 }
 
+// The largest that a set of the warp has, or the sum of what all its sets have.
+#if defined(IN_WARPS) && LANES >= 4
+#define OVER_SETS(v, JOIN) \
+  _Pragma("unroll") \
+  for (int step = LANES; step < 32; step *= 2) { \
+    float other; \
+    asm volatile("shfl.sync.bfly.b32 %0, %1, %2, 31, 0xffffffff;" \
+        : "=f"(other) : "f"(v), "r"(step)); \
+    v = JOIN(v, other); \
+  }
+#define TEAMS (ITEMS / 32)  // of sets
+#define TEAM_OF(tid) ((tid) / 32)
+#define IS_FIRST_SET(tid) ((tid) % 32 < LANES)
+#else
+#define OVER_SETS(v, JOIN)
+#define TEAMS KEYS
+#define TEAM_OF(tid) ((tid) / LANES)
+#define IS_FIRST_SET(tid) true
+#endif
+#define ADDED(a, b) ((a) + (b))
+
+// What an item reads of a key or a value: nothing here waits for it.
+#if defined(NVIDIA) && defined(CACHE_HALF) && WIDTH == 8
+typedef uint4 Elements;
+#define FETCH(to, from) to = *(__global const uint4*)(from)
+#define NUMBERS_OF(to, elements) unpack8(to, elements)
+#else
+typedef struct { float v[WIDTH]; } Elements;
+#define FETCH(to, from) fetch((to).v, from)
+#define NUMBERS_OF(to, elements) \
+  { \
+    _Pragma("unroll") \
+    for (int i = 0; i < WIDTH; i++) (to)[i] = (elements).v[i]; \
+  }
 void fetch(float* to, __global const CACHE* from) {
 #if WIDTH % 8 == 0
   #pragma unroll
@@ -65,6 +102,30 @@ void fetch(float* to, __global const CACHE* from) {
   for (int i = 0; i < WIDTH; i++) to[i] = GET_CACHE(from, i);
 #endif
 }
+#endif
+
+// Keys and values of a turn; past the end, the last key is read again, and does not count.
+#define FETCH_TURN(base) \
+  _Pragma("unroll") \
+  for (int a = 0; a < AT_ONCE; a++) { \
+    const size_t at = (size_t)max(0, min((base) + a * KEYS + set, stop - 1)) * PITCH; \
+    FETCH(coming_keys[a], keys + at + d0); \
+    FETCH(coming_values[a], values + at + d0); \
+    key_scales[a] = SCALE_OF(keys + at); \
+    value_scales[a] = SCALE_OF(values + at); \
+  }
+
+#define QUERY_LOADS ((ROWS * SIZE + ITEMS - 1) / ITEMS)
+#define NEW_LOADS ((APPENDS * SIZE + ITEMS - 1) / ITEMS)
+#if QUERY_LOADS <= 8  // there are registers for what is on its way
+#define EARLY
+#define UNROLL_IF_EARLY _Pragma("unroll")
+#else
+#define UNROLL_IF_EARLY
+#endif
+#define IN_LOCAL (LANES > 1 ? 2 * WIDTH : SCORES > WIDTH ? SCORES : WIDTH)  // numbers of an item
+#define FITTING (ITEMS * IN_LOCAL / (TEAMS * SIZE))
+#define BATCH (FITTING < ROWS ? FITTING : ROWS)  // rows whose sums are there at a time
 
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1)))
 void cache_attention(
@@ -75,28 +136,68 @@ void cache_attention(
     __global const BIAS* restrict bias, __global TOKEN* restrict y,
     __global float* restrict partial_sums,
     volatile __global int* restrict fault, __global int* counters,
-    const int heads, const int group, const int tokens, const int places,
-    const int turns,
+    const int all_tokens, const int places, const int turns,
     const int4 step, const int4 start,  // of q, k, v: from one token to the next, the first element
     const int4 bias_step,  // of the bias: from one row, head and token to the next; keys it is for
     const float scale, const int mark
 ) {
   __local float queries[ROWS * SIZE];
-  __local float scratch[ITEMS * (SCORES > WIDTH ? SCORES : WIDTH)];
-  __local float maxima[KEYS * ROWS], weights[KEYS * ROWS];
+  __local float scratch[ITEMS * IN_LOCAL];
+  __local float maxima[TEAMS * ROWS], weights[TEAMS * ROWS];
+  // Known to the compiler, since to divide by what it does not know takes long.
+  const int heads = HEADS, group = GROUP;
+#ifdef ONE_TOKEN
+  const int tokens = 1;
+#else
+  const int tokens = all_tokens;
+#endif
   const int tid = get_local_id(0), set = tid / LANES, d0 = tid % LANES * WIDTH;
   const int tiles = (tokens * group + ROWS - 1) / ROWS;
   const int split = get_group_id(0) % SPLITS, tile = get_group_id(0) / SPLITS % tiles;
   const int head = get_group_id(0) / SPLITS / tiles % heads;
   const int row = get_group_id(0) / SPLITS / tiles / heads;
   const int room = min(places, bias_step.w);
+  k += (size_t)row * tokens * step.y + start.y + head * SIZE;
+  v += (size_t)row * tokens * step.z + start.z + head * SIZE;
+
+  // What does not depend on lengths is on its way before these are there. Row r of the group is head
+  // r % group of those that share the keys, of token r / group.
+  const int first = tile * ROWS;
+#ifdef EARLY
+  float own[QUERY_LOADS], other[QUERY_LOADS];
+  #pragma unroll
+  for (int j = 0; j < QUERY_LOADS; j++) {
+    const int i = j * ITEMS + tid, r = first + i / SIZE, token = r / group, d = i % SIZE;
+    own[j] = other[j] = 0.0f;
+    if (i < ROWS * SIZE && token < tokens) {
+      __global const TOKEN* from = q + ((size_t)row * tokens + token) * step.x + start.x +
+                                   (head * group + r % group) * SIZE;
+      own[j] = GET_TOKEN(from, d);
+      other[j] = GET_TOKEN(from, partner_of(d));
+    }
+  }
+#endif
+#if defined(APPENDS) && !defined(CACHE_CODES)
+  __local float new_keys[APPENDS * SIZE], new_values[APPENDS * SIZE];
+#ifdef EARLY
+  float own_key[NEW_LOADS], other_key[NEW_LOADS], new_value[NEW_LOADS];
+  #pragma unroll
+  for (int j = 0; j < NEW_LOADS; j++) {
+    const int i = j * ITEMS + tid, token = i / SIZE, d = i % SIZE;
+    own_key[j] = other_key[j] = new_value[j] = 0.0f;
+    if (token < min(tokens, APPENDS)) {
+      own_key[j] = GET_TOKEN(k, (size_t)token * step.y + d);
+      other_key[j] = GET_TOKEN(k, (size_t)token * step.y + partner_of(d));
+      new_value[j] = GET_TOKEN(v, (size_t)token * step.z + d);
+    }
+  }
+#endif
+#endif
   const int2 span = span_of(lengths, total, row, tokens, room, turns, fault, mark);
   const int before = span.x, valid = min(tokens, span.y - span.x);
   const size_t cache = ((size_t)row * heads + head) * places * PITCH;
   keys += cache;
   values += cache;
-  k += (size_t)row * tokens * step.y + start.y + head * SIZE;
-  v += (size_t)row * tokens * step.z + start.z + head * SIZE;
 
 #if defined(APPENDS) && defined(CACHE_CODES)
   __local uint new_rows[2 * APPENDS][PITCH / 4];  // keys and values of a token are neighbours
@@ -110,21 +211,8 @@ void cache_attention(
     put_row(keys + (size_t)at * PITCH, new_rows[2 * token], tid, ITEMS);
     put_row(values + (size_t)at * PITCH, new_rows[2 * token + 1], tid, ITEMS);
   }
-#elif defined(APPENDS)
-  for (int token = tile * SPLITS + split; token < valid; token += tiles * SPLITS)
-    for (int base = 0; base < SIZE; base += ITEMS) {  // as in put_row
-      const int d = base + tid;
-      if (d < SIZE) {
-        const size_t to = (size_t)(before + token) * SIZE + d;
-        const float turned_key = turned(k + (size_t)token * step.y, d, before + token, cosines, sines);
-        PUT_CACHE(keys, to, turned_key);
-        PUT_CACHE(values, to, GET_TOKEN(v, (size_t)token * step.z + d));
-      }
-    }
 #endif
 
-  // Row r of the group is head r % group of those that share the keys, of token r / group.
-  const int first = tile * ROWS;
   int begin = 0;
 #ifdef SEES_ALL
   const int end = span.y;
@@ -137,21 +225,47 @@ void cache_attention(
   const int share = ((end - begin + SPLITS - 1) / SPLITS + KEYS - 1) / KEYS * KEYS;
   begin = min(end, begin + split * share);
   const int stop = min(end, begin + share);
-#ifdef NVIDIA
-  // The first keys and values come nearer while queries are turned.
-  #pragma unroll
-  for (int a = 0; a < AT_ONCE; a++) {
-    const size_t at = (size_t)max(0, min(begin + a * KEYS + set, stop - 1)) * PITCH + d0;
-    asm volatile("prefetch.global.L2 [%0];" :: "l"((size_t)(keys + at)));
-    asm volatile("prefetch.global.L2 [%0];" :: "l"((size_t)(values + at)));
+  Elements coming_keys[AT_ONCE], coming_values[AT_ONCE];
+  float key_scales[AT_ONCE], value_scales[AT_ONCE];
+  FETCH_TURN(begin)
+#ifdef EARLY
+#define OWN(head, j, d) own[j]
+#define OTHER(head, j, d) other[j]
+#define OWN_KEY(j, d) own_key[j]
+#define OTHER_KEY(j, d) other_key[j]
+#define NEW_VALUE(j, d) new_value[j]
+#else
+#define OWN(head, j, d) GET_TOKEN(head, d)
+#define OTHER(head, j, d) GET_TOKEN(head, partner_of(d))
+#define OWN_KEY(j, d) GET_TOKEN(k, (size_t)token * step.y + (d))
+#define OTHER_KEY(j, d) GET_TOKEN(k, (size_t)token * step.y + partner_of(d))
+#define NEW_VALUE(j, d) GET_TOKEN(v, (size_t)token * step.z + (d))
+#endif
+  UNROLL_IF_EARLY
+  for (int j = 0; j < QUERY_LOADS; j++) {
+    const int i = j * ITEMS + tid, r = first + i / SIZE, token = r / group, d = i % SIZE;
+    if (i >= ROWS * SIZE) break;
+    __global const TOKEN* from = q + ((size_t)row * tokens + token) * step.x + start.x +
+                                 (head * group + r % group) * SIZE;
+    queries[i] = token >= valid ? 0.0f : scale * turned_pair(
+        OWN(from, j, d), OTHER(from, j, d), d, before + token, cosines, sines);
+  }
+#if defined(APPENDS) && !defined(CACHE_CODES)
+  UNROLL_IF_EARLY
+  for (int j = 0; j < NEW_LOADS; j++) {
+    const int i = j * ITEMS + tid, token = i / SIZE, d = i % SIZE;
+    if (token >= valid) break;
+    const float key = turned_pair(
+        OWN_KEY(j, d), OTHER_KEY(j, d), d, before + token, cosines, sines);
+    const float value = NEW_VALUE(j, d);
+    new_keys[i] = key;
+    new_values[i] = value;
+    if (token % (tiles * SPLITS) == tile * SPLITS + split) {
+      PUT_CACHE(keys, (size_t)(before + token) * SIZE + d, key);
+      PUT_CACHE(values, (size_t)(before + token) * SIZE + d, value);
+    }
   }
 #endif
-  for (int i = tid; i < ROWS * SIZE; i += ITEMS) {
-    const int r = first + i / SIZE, token = r / group;
-    const size_t from = ((size_t)row * tokens + token) * step.x + start.x;
-    queries[i] = token >= valid ? 0.0f : scale * turned(
-        q + from + (head * group + r % group) * SIZE, i % SIZE, before + token, cosines, sines);
-  }
   barrier(CLK_LOCAL_MEM_FENCE);
   float query[ROWS][WIDTH];
   #pragma unroll
@@ -171,12 +285,14 @@ void cache_attention(
     float scores[SCORES], value[AT_ONCE][WIDTH], value_scale[AT_ONCE];
     #pragma unroll
     for (int a = 0; a < AT_ONCE; a++) {
-      // Past the end, the last key is read again, and does not count.
+      float key[WIDTH], key_scale = key_scales[a];
+      NUMBERS_OF(key, coming_keys[a]);
+      NUMBERS_OF(value[a], coming_values[a]);
+      value_scale[a] = value_scales[a];
+#ifdef APPENDS
       const int place = min(base + a * KEYS + set, stop - 1);
-      float key[WIDTH], key_scale = 1.0f;
-      value_scale[a] = 1.0f;
-#if defined(APPENDS) && defined(CACHE_CODES)
       if (place >= before) {
+#ifdef CACHE_CODES
         __local const uint* key_row = new_rows[2 * (place - before)];
         __local const uint* value_row = new_rows[2 * (place - before) + 1];
         for (int i = 0; i < WIDTH; i++) {
@@ -185,23 +301,15 @@ void cache_attention(
         }
         key_scale = as_float(key_row[CODES / 4]);
         value_scale[a] = as_float(value_row[CODES / 4]);
-      } else
-#elif defined(APPENDS)
-      if (place >= before) {
+#else
+        #pragma unroll
         for (int i = 0; i < WIDTH; i++) {
-          key[i] = turned(k + (size_t)(place - before) * step.y, d0 + i, place, cosines, sines);
-          value[a][i] = GET_TOKEN(v, (size_t)(place - before) * step.z + d0 + i);
+          key[i] = new_keys[(place - before) * SIZE + d0 + i];
+          value[a][i] = new_values[(place - before) * SIZE + d0 + i];
         }
-      } else
 #endif
-      {
-        __global const CACHE* key_row = keys + (size_t)place * PITCH;
-        __global const CACHE* value_row = values + (size_t)place * PITCH;
-        fetch(key, key_row + d0);
-        fetch(value[a], value_row + d0);
-        key_scale = SCALE_OF(key_row);
-        value_scale[a] = SCALE_OF(value_row);
       }
+#endif
       #pragma unroll
       for (int r = 0; r < ROWS; r++) {
         float dot = 0.0f;
@@ -210,6 +318,7 @@ void cache_attention(
         scores[r * AT_ONCE + a] = dot * key_scale;
       }
     }
+    if (base + KEYS * AT_ONCE < stop) FETCH_TURN(base + KEYS * AT_ONCE)
     sum_over_set(scores, scratch, tid);
     #pragma unroll
     for (int r = 0; r < ROWS; r++) {
@@ -256,39 +365,54 @@ void cache_attention(
     }
   }
 
-  #pragma unroll
-  for (int r = 0; r < ROWS; r++) maxima[set * ROWS + r] = top[r];  // the same from all items of a set
-  barrier(CLK_LOCAL_MEM_FENCE);
   float highest[ROWS];
   #pragma unroll
   for (int r = 0; r < ROWS; r++) {
-    highest[r] = NEVER;
-    for (int s = 0; s < KEYS; s++) highest[r] = fmax(highest[r], maxima[s * ROWS + r]);
-    const float less = exp(top[r] - highest[r]);
-    #pragma unroll
-    for (int i = 0; i < WIDTH; i++) sums[r][i] *= less;
-    weights[set * ROWS + r] = weight[r] * less;
+    highest[r] = top[r];  // the same from all items of a set
+    OVER_SETS(highest[r], fmax)
+    maxima[TEAM_OF(tid) * ROWS + r] = highest[r];
   }
+  barrier(CLK_LOCAL_MEM_FENCE);
   #pragma unroll
   for (int r = 0; r < ROWS; r++) {
+    for (int s = 0; s < TEAMS; s++) highest[r] = fmax(highest[r], maxima[s * ROWS + r]);
+    const float less = exp(top[r] - highest[r]);
     #pragma unroll
-    for (int i = 0; i < WIDTH; i++) scratch[set * SIZE + d0 + i] = sums[r][i];
+    for (int i = 0; i < WIDTH; i++) {
+      sums[r][i] *= less;
+      OVER_SETS(sums[r][i], ADDED)
+    }
+    weight[r] *= less;
+    OVER_SETS(weight[r], ADDED)
+    weights[TEAM_OF(tid) * ROWS + r] = weight[r];
+  }
+  #pragma unroll
+  for (int from = 0; from < ROWS; from += BATCH) {
+    #pragma unroll
+    for (int r = from; r < min(from + BATCH, ROWS); r++)
+      #pragma unroll
+      for (int i = 0; i < WIDTH; i++)
+        if (IS_FIRST_SET(tid)) scratch[(TEAM_OF(tid) * BATCH + r - from) * SIZE + d0 + i] = sums[r][i];
     barrier(CLK_LOCAL_MEM_FENCE);
-    float whole = 0.0f;
-    for (int s = 0; s < KEYS; s++) whole += weights[s * ROWS + r];
-    const int token = (first + r) / group;
-    const size_t result = ((size_t)row * tokens + token) * heads * group + head * group +
-                          (first + r) % group;
-    for (int d = tid; d < SIZE && token < tokens; d += ITEMS) {
-      float sum = 0.0f;
-      for (int s = 0; s < KEYS; s++) sum += scratch[s * SIZE + d];
+    for (int i = tid; i < min(BATCH, ROWS - from) * SIZE; i += ITEMS) {
+      const int of_group = from + i / SIZE, r = first + of_group, token = r / group, d = i % SIZE;
+      if (token >= tokens) break;
+      const size_t result = ((size_t)row * tokens + token) * heads * group + head * group + r % group;
+      float whole = 0.0f, sum = 0.0f;
+      #pragma unroll
+      for (int s = 0; s < TEAMS; s++) whole += weights[s * ROWS + of_group];
+      #pragma unroll
+      for (int s = 0; s < TEAMS; s++) sum += scratch[s * BATCH * SIZE + i];
 #if SPLITS == 1
       PUT_TOKEN(y, result * SIZE + d, whole == 0.0f || token >= valid ? 0.0f : sum / whole);
 #else
-      partial_sums[(result * SPLITS + split) * (SIZE + 2) + d] = sum;
+      __global float* part = partial_sums + (result * SPLITS + split) * (SIZE + 2);
+      part[d] = sum;
       if (d == 0) {
-        partial_sums[(result * SPLITS + split) * (SIZE + 2) + SIZE] = highest[r];
-        partial_sums[(result * SPLITS + split) * (SIZE + 2) + SIZE + 1] = token < valid ? whole : 0.0f;
+        float most = NEVER;
+        for (int s = 0; s < TEAMS; s++) most = fmax(most, maxima[s * ROWS + of_group]);
+        part[SIZE] = most;
+        part[SIZE + 1] = token < valid ? whole : 0.0f;
       }
 #endif
     }
@@ -296,40 +420,37 @@ void cache_attention(
   }
 #if SPLITS > 1
   __local int is_last;
-  DEVICE_FENCE();
+  ORDER();
   barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
   if (tid == 0) {
     __global int* counter = counters + get_group_id(0) / SPLITS;
-    is_last = atomic_inc(counter) == SPLITS - 1;
-    if (is_last) atomic_xchg(counter, 0);  // for the next launch
+    int before_us;
+    COUNT(before_us, counter)
+    is_last = before_us == SPLITS - 1;
+    if (is_last) *counter = 0;  // for the next launch
   }
   barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
-  DEVICE_FENCE();
-  // What the sums of each part count, of each row.
-  __local float tops[ROWS * SPLITS], counts[ROWS * SPLITS];
-  for (int i = tid; i < ROWS * SPLITS && is_last; i += ITEMS) {
-    const int r = first + i / SPLITS, token = min(r / group, tokens - 1);
-    const size_t result = (((size_t)row * tokens + token) * heads + head) * group + r % group;
-    tops[i] = partial_sums[(result * SPLITS + i % SPLITS) * (SIZE + 2) + SIZE];
-  }
-  barrier(CLK_LOCAL_MEM_FENCE);
-  for (int i = tid; i < ROWS * SPLITS && is_last; i += ITEMS) {
-    float highest = NEVER;
-    for (int s = 0; s < SPLITS; s++) highest = fmax(highest, tops[i / SPLITS * SPLITS + s]);
-    counts[i] = exp(tops[i] - highest);
-  }
-  barrier(CLK_LOCAL_MEM_FENCE);
+  ORDER();
   for (int i = tid; i < ROWS * SIZE && is_last; i += ITEMS) {
     const int r = first + i / SIZE, token = r / group, d = i % SIZE;
     if (token >= tokens) break;
     const size_t result = (((size_t)row * tokens + token) * heads + head) * group + r % group;
-    __global const float* of_row = partial_sums + result * SPLITS * (SIZE + 2);
-    float whole = 0.0f, sum = 0.0f;
+    __global const float* parts = partial_sums + result * SPLITS * (SIZE + 2);
+    float tops[SPLITS], counts[SPLITS], of_part[SPLITS];  // all on their way at once
     #pragma unroll
     for (int s = 0; s < SPLITS; s++) {
-      const float less = counts[i / SIZE * SPLITS + s];
-      whole = fma(less, of_row[s * (SIZE + 2) + SIZE + 1], whole);
-      sum = fma(less, of_row[s * (SIZE + 2) + d], sum);
+      tops[s] = parts[s * (SIZE + 2) + SIZE];
+      counts[s] = parts[s * (SIZE + 2) + SIZE + 1];
+      of_part[s] = parts[s * (SIZE + 2) + d];
+    }
+    float most = NEVER, whole = 0.0f, sum = 0.0f;
+    #pragma unroll
+    for (int s = 0; s < SPLITS; s++) most = fmax(most, tops[s]);
+    #pragma unroll
+    for (int s = 0; s < SPLITS; s++) {
+      const float less = exp(tops[s] - most);
+      whole = fma(less, counts[s], whole);
+      sum = fma(less, of_part[s], sum);
     }
     PUT_TOKEN(y, result * SIZE + d, whole == 0.0f ? 0.0f : sum / whole);
   }

@@ -97,22 +97,28 @@ int2 span_of(
 #endif
 }
 
-// Element d of a head, turned by the angle of its token's position.
-float turned(
-    __global const TOKEN* head, const int d, const int position, __global const TABLE* cosines,
-    __global const TABLE* sines
+// The element that makes a pair with element d of a head, or d itself.
+int partner_of(const int d) {
+#ifdef INTERLEAVED
+  return d < ROTATED ? d ^ 1 : d;
+#else
+  return d >= ROTATED ? d : d < ROTATED / 2 ? d + ROTATED / 2 : d - ROTATED / 2;
+#endif
+}
+
+// Element d of a head, turned with its partner by the angle of its token's position.
+float turned_pair(
+    const float own, const float other, const int d, const int position,
+    __global const TABLE* cosines, __global const TABLE* sines
 ) {
-  const float own = GET_TOKEN(head, d);
 #if ROTATED > 0
   if (d < ROTATED) {
 #ifdef INTERLEAVED
     const int angle = d / 2;
     const bool is_first = d % 2 == 0;
-    const float other = GET_TOKEN(head, is_first ? d + 1 : d - 1);
 #else
     const bool is_first = d < ROTATED / 2;
     const int angle = is_first ? d : d - ROTATED / 2;
-    const float other = GET_TOKEN(head, is_first ? d + ROTATED / 2 : angle);
 #endif
     const size_t at = (size_t)position * (ROTATED / 2) + angle;
     const float c = GET_TABLE(cosines, at), s = GET_TABLE(sines, at);
@@ -120,6 +126,14 @@ float turned(
   }
 #endif
   return own;
+}
+
+float turned(
+    __global const TOKEN* head, const int d, const int position, __global const TABLE* cosines,
+    __global const TABLE* sines
+) {
+  const float own = GET_TOKEN(head, d), other = GET_TOKEN(head, partner_of(d));
+  return turned_pair(own, other, d, position, cosines, sines);
 }
 
 #ifdef CACHE_CODES

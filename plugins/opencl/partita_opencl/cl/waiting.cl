@@ -10,6 +10,8 @@
     : "=f"((v).x), "=f"((v).y), "=f"((v).z), "=f"((v).w) : "l"((size_t)(p)) : "memory")
 #define SIGNAL(p) \
   { asm volatile("red.release.gpu.global.add.s32 [%0], 1;" :: "l"((size_t)(p)) : "memory"); }
+#define PASS(p) \
+  { asm volatile("red.relaxed.gpu.global.add.s32 [%0], 1;" :: "l"((size_t)(p)) : "memory"); }
 #define LOOK(v, p) \
   { asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(v) : "l"((size_t)(p)) : "memory"); }
 #define COUNT(old, p) { asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], 1;" \
@@ -20,6 +22,7 @@
 #define ORDER() mem_fence(CLK_GLOBAL_MEM_FENCE)
 #define GET_FRESH4(v, p) v = *(p)
 #define SIGNAL(p) { atomic_inc(p); }
+#define PASS(p) { atomic_inc(p); }
 #define LOOK(v, p) { v = atomic_add(p, 0); }
 #define COUNT(old, p) { old = atomic_inc(p); }
 #endif
@@ -70,4 +73,17 @@ void leave_zeros(__global int* counters, const int count, const int groups, cons
   COUNT(before, counters + count * LINE)
   if (before == groups - 1)
     for (int i = 0; i <= count; i++) counters[i * LINE] = 0;
+}
+
+// The same by one group, where all have told the last of the counters, by PASS, that they wait for
+// none any more: nobody but this one looks for it, when it is done, so that it hardly has to wait.
+void zero_passed(
+    __global int* counters, const int count, const int groups, __global int* stall, const int tid
+) {
+  if (tid != 0) return;
+  int looks = 0, passed = 0;
+  do LOOK(passed, counters + (count - 1) * LINE)
+  while (passed < groups && ++looks < MOST_LOOKS);
+  if (looks >= MOST_LOOKS) stall[1] = 1;
+  for (int i = 0; i < count; i++) counters[i * LINE] = 0;
 }

@@ -35,7 +35,7 @@ _ITEMS, _WARPS = 512, 16
 _TENSORS, _WEIGHTS = 3 * MOST_PRODUCTS, 3
 """Arguments for tensors, which products may share, and for what belongs to one product."""
 
-_FIRST_TENSOR = 5
+_FIRST_TENSOR = MOST_PRODUCTS + 4
 """Arguments before those for tensors."""
 
 _LINE, _RECORD = 32, 16
@@ -98,8 +98,8 @@ class _Ring(NamedTuple):
 
 def _ring(limits: Limits, rows: int, pieces: int, piece_bytes: int) -> _Ring | None:
     """What there is room for beside rows and sums; ``None`` if that is too little."""
-    held = rows * (pieces * PIECE + 32) * 2 + pieces * 2 * 16 * ((rows + 1) // 2)
-    held += 2 * _WARPS * rows * TILE * 4 + _ITEMS * 4 + MOST_PRODUCTS * _RECORD * 4 + 512
+    held = rows * (pieces * PIECE + 32) * 2 + pieces * 2 * 4 * (4 if rows > 2 else rows)
+    held += 2 * _WARPS * rows * TILE * 4 + _ITEMS * 4 + MOST_PRODUCTS * _RECORD * 4 + 1024
     for chunk in _CHUNKS:
         room = (limits.kernel_local_bytes - held) // (_WARPS * (chunk * piece_bytes + 8))
         if room >= _LEAST_DEEP:
@@ -143,9 +143,9 @@ def launch_of(run: Sequence[Placed], tuning: Tuning) -> RunLaunch:
     if len(run) > 1:
         groups = min(groups, tuning.resident_groups)
     tensors: dict[Operand, int] = {}
-    records = np.zeros((len(run), _RECORD), np.int32)
+    records = np.zeros((MOST_PRODUCTS, _RECORD), np.int32)
     weights: list[Argument | None] = []
-    for record, (product, x, y) in zip(records, run, strict=True):
+    for record, (product, x, y) in zip(records, run, strict=False):
         bias, residual = product.epilogue.bias, product.epilogue.residual
         at = [tensors.setdefault(tensor, len(tensors)) for tensor in (x, y)]
         at.append(at[0] if residual is None else tensors.setdefault(residual, len(tensors)))
@@ -173,7 +173,7 @@ def launch_of(run: Sequence[Placed], tuning: Tuning) -> RunLaunch:
     }
     waiting = (Counters((len(run) + 1) * _LINE), STALL) if len(run) > 1 else (None, None)
     args = (
-        Operand(records.shape, records.dtype, records),
+        *records,
         *waiting,
         f32(activation.alpha),
         f32(activation.beta),

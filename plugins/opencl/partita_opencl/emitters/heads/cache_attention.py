@@ -29,8 +29,11 @@ from partita_opencl.launches.tensor_moves import copy_box, pad_zeros
 MOST_ELEMENTS = 256
 """Elements of a head."""
 
-_ITEMS = 128
+_ITEMS = 256
 """Items of a group."""
+
+_FEW_ITEMS = 32
+"""The same where an item has a whole key."""
 
 _WIDTH = 8
 """Elements of a key that an item has."""
@@ -38,7 +41,7 @@ _WIDTH = 8
 _ROWS = 8
 """Queries of a group: what it keeps in registers grows with them."""
 
-_SCORES = 16
+_SCORES = 8
 """Scores that an item works on at a time."""
 
 _FEW_TOKENS = 4
@@ -351,7 +354,7 @@ def _cut(k: Kit, sizes: Sizes) -> _Cut:
     if k.tuning.fits(_ITEMS, 1):
         if sizes.size % _WIDTH == 0:
             lanes, width = sizes.size // _WIDTH, _WIDTH
-        keys = _ITEMS // lanes if lanes > 1 else _ITEMS // 4
+        keys = _ITEMS // lanes if lanes > 1 else _FEW_ITEMS
     rows = min(_ROWS, sizes.tokens * sizes.group)
     groups = sizes.batch * sizes.heads * math.ceil(sizes.tokens * sizes.group / rows)
     wanted = math.ceil(2 * k.tuning.limits.compute_units / groups)
@@ -384,6 +387,9 @@ def attend(
     options = _options(k, node, sizes, inputs)
     options |= {"LANES": cut.lanes, "WIDTH": cut.width, "KEYS": cut.keys, "ROWS": cut.rows}
     options |= {"SPLITS": cut.splits, "AT_ONCE": max(1, min(4, _SCORES // cut.rows))}
+    options |= {"HEADS": sizes.heads, "GROUP": sizes.group}
+    if sizes.tokens == 1:
+        options["ONE_TOKEN"] = None
     window, softcap = int(node.attrs.get("local_window_size", -1)), node.number("softcap", 0.0)
     if window >= 0:
         options["WINDOW"] = min(window, sizes.places)
@@ -414,8 +420,6 @@ def attend(
         partial,
         FAULT,
         Counters(groups),
-        i32(sizes.heads),
-        i32(sizes.group),
         i32(sizes.tokens),
         i32(sizes.places),
         _turns(inputs),
