@@ -171,7 +171,7 @@ def launch_of(run: Sequence[Placed], tuning: Tuning) -> RunLaunch:
         "NORMALIZE": None,
         **first.weights.options(),
     }
-    waiting = (Counters((len(run) + 1) * _LINE), STALL) if len(run) > 1 else (None, None)
+    waiting = (Counters(len(run) * _LINE), STALL) if len(run) > 1 else (None, None)
     args = (
         *records,
         *waiting,
