@@ -1,4 +1,4 @@
-"""Seventy networks with random weights as ONNX files: more that no kernel was fitted to.
+"""Over seventy networks with random weights as ONNX files: more that no kernel was fitted to.
 
     python benchmarks/more_networks.py FOLDER [PATTERN ...]
 
@@ -33,9 +33,10 @@ TORCHVISION = (
     "regnet_x_800mf shufflenet_v2_x0_5 squeezenet1_0"
 )
 TIMM_TRACED = (
-    "crossvit_tiny_240 efficientvit_m0 focalnet_tiny_srf inception_next_tiny lcnet_050 "
-    "mobilevitv2_050 pvt_v2_b0 repvit_m0_9 resmlp_12_224 sequencer2d_s tiny_vit_5m_224 "
-    "twins_svt_small"
+    "crossvit_tiny_240 dla34 edgenext_xx_small efficientvit_m0 focalnet_tiny_srf "
+    "inception_next_tiny lcnet_050 levit_128s mobilevitv2_050 pvt_v2_b0 repvit_m0_9 resmlp_12_224 "
+    "sequencer2d_s tf_efficientnet_lite0 tiny_vit_5m_224 twins_svt_small vit_tiny_patch16_224 "
+    "xception41"
 )
 TIMM_CAPTURED = (
     "caformer_s18 davit_tiny efficientformer_l1 fasternet_t0 gernet_s hgnetv2_b0 mambaout_femto "
