@@ -190,13 +190,18 @@ class PixelTarget(NamedTuple):
 CHANNEL_GROUP = 32
 """Threads share channels by so many: whole cache lines, and what kernels compute together."""
 
+SHORTER = 3 / 4
+"""What the longest share has to be of what it is without shares of channels: kernels that compute
+fewer channels at a time are called more often. Two threads mostly keep whole pixels.
+"""
+
 
 def channel_shares(window: Window, images: int, channels: int, threads: int) -> int:
     """In how many parts threads share the channels of a depthwise convolution of whole images.
 
     A thread computes its pixels of its channels, and reads the rows that their windows reach. Other
     threads have made these, in whose caches they lie: to fetch a vector takes about as long as its
-    sums. The best number is the one with which the longest share is shortest.
+    sums. The best number is the one with which the longest share is shortest, if by much.
 
     Args:
         window: The window.
@@ -246,7 +251,8 @@ def _best_shares(
         lines = (-(-own // columns) - 1) * stride + reach
         return -(-groups // shares) * (own + min(lines, images * height) * width)
 
-    return min(range(1, max(1, min(threads, groups)) + 1), key=longest)
+    best = min(range(1, max(1, min(threads, groups)) + 1), key=longest)
+    return best if longest(best) <= SHORTER * longest(1) else 1
 
 
 @loop(inline=True)

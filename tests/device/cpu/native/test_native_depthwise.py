@@ -143,7 +143,7 @@ def test_few_pixels_are_shared_by_channels():
         window = Window((1, size, size), *sides, (1, size, size), 2)
         return channel_shares(window, 1, channels, threads)
 
-    assert shares(7, 960, 1) == shares(112, 32, 16) == 1
+    assert shares(7, 960, 1) == shares(14, 576, 2) == shares(112, 32, 16) == 1
     assert shares(7, 960, 16) == 15  # two groups of 32 channels of all pixels
     assert 1 < shares(14, 576, 16) < 15  # some lines each
 
