@@ -118,7 +118,7 @@ def test_the_driver_of_pypi_takes_programs_with_declarations_of_their_own():
     [
         ("#define min(a, b) 0", "computes wrongly: a small kernel is"),
         ("#error no", "fails at a small kernel"),
-        (ABORT, "the trial of that ended early"),
+        (ABORT, "its trial ended before that was tried"),
     ],
 )
 def test_a_driver_is_used_without_its_header_where_that_fails(

@@ -133,7 +133,7 @@ def judge_driver(driver: Driver) -> Tried:
     """The verdict on a driver, without its header if it takes no programs without that."""
     found = _judge_forms(driver)
     driver = found.driver
-    refusal = found.verdict.facts.get("declarations", "the trial of that ended early")
+    refusal = found.verdict.facts.get("declarations", "its trial ended before that was tried")
     if not (driver.header and found.verdict.good and refusal):
         return found
     text = "OpenCL driver '%s' parses declarations of all built-in functions for each program: %s"
