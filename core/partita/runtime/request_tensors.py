@@ -318,7 +318,8 @@ class RequestTensors(ProcessBound):
                 self._inputs.set(inputs, copy, self._own)
             except MemoryError as error:
                 raise DeviceMemoryError(
-                    f"The host has no room for the inputs of {self.compiled_model!r}: {error}"
+                    f"The host has no room for the inputs of {self.compiled_model!r}: "
+                    f"{str(error) or 'give smaller ones'}"
                 ) from error
 
     def _own(self, tensor: Tensor) -> Tensor:

@@ -514,6 +514,23 @@ def test_inputs_of_which_there_is_no_room_for_a_copy():
     np.testing.assert_array_equal(request.infer(X[0])[0], -X[0])
 
 
+class Endless:
+    """A sequence that claims more elements than any memory holds."""
+
+    def __len__(self):
+        return 10**18
+
+    def __getitem__(self, place):
+        return 1.0
+
+
+def test_inputs_without_end():
+    request = compiled_toy(neg(["N"])).create_infer_request()
+    with pytest.raises(DeviceMemoryError, match=r"no room for the inputs of .*: \S"):
+        request.infer({"x": Endless()})
+    np.testing.assert_array_equal(request.infer(X[0])[0], -X[0])
+
+
 def test_a_runner_that_forgets_an_output():
     request = compiled_toy(add_sub(), compute=lambda a, b: [a]).create_infer_request()
     with pytest.raises(PluginError, match=r"Device 'TOY' returned 1 tensors; 2 are due"):
