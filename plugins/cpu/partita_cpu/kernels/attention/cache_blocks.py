@@ -33,15 +33,17 @@ ROWS = 16
     BIAS_BATCH,
     BIAS_HEAD,
     BIAS_QUERY,
-    BIAS_KEYS,
     SINK,
     SINKS,
-) = range(17)
+) = range(16)
 """What the table of a step holds. GROUP: heads that share a head of keys and values; SIZE:
 of a key; OUTPUTS: size of a value; PLACES: of the cache; PARTS: in which keys are cut; WINDOW: most
-keys that a query sees, -1 for all; BIASED: whether there is a bias, then its strides, and how many
-keys it has; SINK: whether a number of its own is in each softmax; SINKS: whether heads have theirs.
+keys that a query sees, -1 for all; BIASED: whether there is a bias, then its strides; SINK: whether
+a number of its own is in each softmax; SINKS: whether heads have theirs.
 """
+
+TABLE_FIELDS = SINKS + 1
+"""Of the table; what a way of attending adds to it follows."""
 
 
 class Cache(NamedTuple):

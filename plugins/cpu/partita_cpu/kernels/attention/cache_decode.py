@@ -31,6 +31,7 @@ from partita_cpu.kernels.attention.cache_blocks import (
     QUERIES,
     ROWS,
     SIZE,
+    TABLE_FIELDS,
     Block,
     Cache,
     Results,
@@ -50,7 +51,7 @@ KEYS = 256
 _LINE = KEYS + 16
 """Floats from the scores of one query to those of the next: kernels write whole vectors."""
 
-ELEMENT_BYTES = 17
+ELEMENT_BYTES = TABLE_FIELDS
 """What the table of `attend_few` holds besides that of `cache_blocks`: bytes of an element of the
 cache."""
 

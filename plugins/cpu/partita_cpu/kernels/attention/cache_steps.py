@@ -170,10 +170,10 @@ def _parts(threads: int, batch: int, kv_heads: int, queries: int, places: int) -
     return max(1, min(-(-2 * threads // max(units, 1)), places // _LEAST_KEYS))
 
 
-def _bias_strides(bias: Operand | None) -> tuple[Number, Number, Number, Number]:
-    """Elements from one batch, head and query of a bias to the next; how many keys it has."""
+def _bias_strides(bias: Operand | None) -> tuple[Number, Number, Number]:
+    """Elements from one batch, head and query of a bias to the next."""
     if bias is None:
-        return (0, 0, 0, 0)
+        return (0, 0, 0)
     batch, heads, queries, keys = bias.shape
     by_batch = 0 if batch == 1 else heads * queries * keys
-    return by_batch, 0 if heads == 1 else queries * keys, keys, keys
+    return by_batch, 0 if heads == 1 else queries * keys, keys

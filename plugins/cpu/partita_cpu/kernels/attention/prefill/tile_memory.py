@@ -9,7 +9,7 @@ from partita_cpu.gemm.tile_kernels import Arithmetic, on_tiles, tile_columns, ti
 from partita_cpu.jit.deferred_numba import register_jitable
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
-from partita_cpu.kernels.attention.cache_blocks import OUTPUTS, SIZE
+from partita_cpu.kernels.attention.cache_blocks import OUTPUTS, SIZE, TABLE_FIELDS
 from partita_cpu.llvm.attention.attend import STATES, TILE_ROWS, in_pairs
 from partita_cpu.llvm.attention.attend_amx import PAIRS as TILE_PAIRS
 from partita_cpu.llvm.copies.transpose_block import SIDE
@@ -25,10 +25,10 @@ CHUNK_ROWS = 512
 _LINE = 32
 """Floats that aligning scratch memory may cost."""
 
-ROWS, COLUMNS, PLANES, UNIT = 17, 18, 19, 20
+ROWS, COLUMNS, PLANES, UNIT = range(TABLE_FIELDS, TABLE_FIELDS + 4)
 """What the table of `attend_tiles` holds besides that of `cache_blocks`: a `TileShape`."""
 
-FIELDS = 21
+FIELDS = TABLE_FIELDS + 4
 """Of that table; one for what the first tiles lack follows."""
 
 
