@@ -235,7 +235,22 @@ def normalize_indices(
         out[i] = place + limit if place < 0 else place
 
 
-def _refuse(name: str, index: Array, out: Array, wrong: Array, limit: int) -> NoReturn:
+def refuse_index(
+    name: str, index: Array, out: Array, wrong: Array, limit: int, *more: Any
+) -> NoReturn:
+    """Raises the error for an index that a kernel wrote to `wrong`.
+
+    Args:
+        name: Of the operation.
+        index: What the kernel read.
+        out: What it wrote.
+        wrong: int64 [1]; the index.
+        limit: How many places there are.
+        more: What else the kernel takes.
+
+    Raises:
+        InputError: In all cases.
+    """
     raise out_of_range(name, int(wrong[0]), limit)
 
 
@@ -271,7 +286,7 @@ def checked_index(b: Builder, index: Operand, limit: Number) -> Operand:
         elements = np.empty(index.shape, np.int64)
         normalize_index(index.const, elements, limit, b.node.name)
         return b.constant(elements)
-    check = Checked(normalize_indices, functools.partial(_refuse, b.node.name))
+    check = Checked(normalize_indices, functools.partial(refuse_index, b.node.name))
     b.call(check, b.flat(index), b.flat(out), b.empty((1,), np.int64), limit)
     return out
 

@@ -22,6 +22,7 @@ from partita_cpu.kernels.movement.index_steps import (
     gather_into,
     gathered,
     out_of_range,
+    refuse_index,
     scatter_into,
 )
 from partita_cpu.kernels.movement.strided_copy import MOVABLE, copy_box
@@ -114,7 +115,8 @@ def _scatter(
 def _element_places(b: Builder, node: Node, x: Operand, index: Operand) -> Operand:
     """For each index the place in flat `x` whose coordinate along the axis is the index."""
     axis = axis_of(node, node.attrs.get("axis", 0), x.ndim)
-    checked = checked_index(b, index, x.shape[axis])
+    limit = x.shape[axis]
+    checked = index if index.const is None else checked_index(b, index, limit)
     steps = tuple(strides_of(x.shape))
     rows = tuple(1 if k == axis else size for k, size in enumerate(index.shape))
     base = b.table((math.prod(rows),), np.int64, _beginnings, *rows, *steps)
@@ -124,8 +126,10 @@ def _element_places(b: Builder, node: Node, x: Operand, index: Operand) -> Opera
         return b.constant(np.add(known, base.const.reshape(rows), out=known))
     places = b.empty(index.shape, np.int64)
     if places.size:
+        check = Checked(places_along_axis, functools.partial(refuse_index, b.node.name))
+        found = b.flat(checked), b.flat(places), b.empty((1,), np.int64), limit
         sizes = index.shape[axis], math.prod(index.shape[axis + 1 :]), steps[axis]
-        b.call(places_along_axis, b.flat(checked), base, b.flat(places), *sizes)
+        b.call(check, *found, base, *sizes)
     return places
 
 
@@ -141,25 +145,44 @@ def _beginnings(*sizes: int) -> Array:
 
 @jit
 def places_along_axis(
-    index: Array, base: Array, places: Array, size: int, inner: int, step: int, tid: int, nt: int
+    index: Array,
+    places: Array,
+    wrong: Array,
+    limit: int,
+    base: Array,
+    size: int,
+    inner: int,
+    step: int,
+    tid: int,
+    nt: int,
 ) -> None:
     """``places[o, j, i] = index[o, j, i] * step + base[o, i]`` for (outer, size, inner) of them.
 
     Args:
-        index: (outer, size, inner) indices along an axis, flat.
+        index: (outer, size, inner) indices along an axis, flat; negative ones count from the end.
+        places: int64, as index.
+        wrong: int64 [1]; an index that is out of range.
+        limit: Elements along the axis.
         base: (outer, inner) places of the axis' first elements, flat.
-        places: Output, as index.
         size: Indices along the axis.
         inner: Elements of all axes behind it.
         step: Places from one index to the next.
         tid: This thread.
         nt: All threads; they share rows of inner elements.
+
+    Raises:
+        ValueError: An index is out of range.
     """
     rows = index.size // inner
     for row in range(rows * tid // nt, rows * (tid + 1) // nt):
         start, under = row * inner, row // size * inner
         for i in range(inner):
-            places[start + i] = index[start + i] * step + base[under + i]
+            place = np.int64(index[start + i])
+            if place < -limit or place >= limit:
+                wrong[0] = place
+                raise ValueError("an index is out of range")
+            place = place + limit if place < 0 else place
+            places[start + i] = place * step + base[under + i]
 
 
 def _tuple_places(b: Builder, x: Operand, index: Operand, batch: int) -> Operand:
