@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -183,12 +183,17 @@ class Network:
 
 def main() -> None:
     """Writes the files, and says what each took or why there is none."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    write(networks(), (__doc__ or "").splitlines()[0])
+
+
+def write(networks: Iterable[tuple[str, Network]], description: str) -> None:
+    """Writes the networks that the command line names, unless their files exist."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("folder", type=Path)
     parser.add_argument("patterns", nargs="*", help="only names that hold one of these")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
-    for name, network in networks():
+    for name, network in networks:
         path = options.folder / f"{name}.onnx"
         if path.exists() or not chosen(name, options.patterns):
             continue

@@ -91,3 +91,17 @@ def test_undefined_regions_read_nothing():
     regions = np.full((1, 4), np.nan, np.float32)
     (got,) = run_ours("RoiAlign", [normal(1, 1, 2, 5, 5), regions, np.array([0])], sampling_ratio=2)
     assert_same(got, np.zeros((1, 2, 1, 1), np.float32), 0, 0)
+
+
+@pytest.mark.parametrize("centred", [0, 1])
+@pytest.mark.parametrize("overlap", [0.0, 0.3, 0.7])
+def test_many_boxes_of_which_some_have_no_area(centred, overlap):
+    """More than are compared at a time, so that some are kept in each block."""
+    rng = np.random.default_rng(3)
+    boxes = rng.uniform(0, 9, (2, 400, 4)).astype(np.float32)
+    boxes[:, ::7] = boxes[:, :1]
+    boxes[:, ::11, 2:] = 0 if centred else boxes[:, ::11, :2]
+    scores = rng.permutation(2 * 3 * 400).reshape(2, 3, 400).astype(np.float32)
+    limits = np.array([300]), np.array([overlap], np.float32), np.array([100], np.float32)
+    inputs = [boxes, scores, *limits]
+    check("NonMaxSuppression", inputs, opset=11, center_point_box=centred)

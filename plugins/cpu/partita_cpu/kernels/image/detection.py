@@ -15,24 +15,29 @@ from partita_cpu.kernels.half import through_float32
 from partita_cpu.kernels.movement.index_steps import checked_index
 from partita_cpu.kernels.movement.rearrange import transposed
 from partita_cpu.kernels.operator_table import ALL_FLOATS, F32, FLOATS, INT64, kernel
+from partita_cpu.scalar.instructions import like
 
 MOST_SAMPLES = 1024
 """Samples that RoiAlign takes per cell and dimension; networks take 2, or one per pixel."""
 
 
-@jit
+TOGETHER = 64
+"""Boxes kept that a candidate is compared with before it is asked whether one covers it."""
+
+
+@loop
 def suppress(
-    boxes: Array, order: Array, kept: Array, limit: int, threshold: float, centred: int
+    sides: Array, order: Array, kept: Array, found: Array, limit: int, threshold: float
 ) -> int:
     """Go through boxes from the best on, and keep those that overlap no kept one too much.
 
     Args:
-        boxes: (boxes, 4): two corners, or centre and size if `centred`.
+        sides: (5, boxes): least x and y, largest x and y, and area of each.
         order: Boxes to look at, the best first.
         kept: Output: the boxes kept; at least `limit` elements.
+        found: (5, limit) as `sides`; scratch for those kept.
         limit: The most to keep.
-        threshold: Largest intersection over union allowed.
-        centred: Whether boxes are given by their centre.
+        threshold: Largest intersection over union allowed; that of boxes without area is 0.
 
     Returns:
         The number of boxes kept.
@@ -41,39 +46,42 @@ def suppress(
     for candidate in order:
         if count == limit:
             break
-        box = boxes[candidate]
-        free = True
-        for k in range(count):
-            if _overlap(box, boxes[kept[k]], centred) > threshold:
-                free = False
-                break
-        if free:
+        x0, y0 = sides[0, candidate], sides[1, candidate]
+        x1, y1 = sides[2, candidate], sides[3, candidate]
+        area = sides[4, candidate]
+        begin, hits = 0, 0
+        while begin < count and hits == 0:
+            end = min(begin + TOGETHER, count)
+            for k in range(begin, end):
+                left = found[0, k] if found[0, k] > x0 else x0
+                top = found[1, k] if found[1, k] > y0 else y0
+                right = found[2, k] if found[2, k] < x1 else x1
+                bottom = found[3, k] if found[3, k] < y1 else y1
+                width, height = right - left, bottom - top
+                shared = width * height
+                beside = (width > 0) & (height > 0) & (area > 0) & (found[4, k] > 0)
+                quotient = shared / (area + found[4, k] - shared)
+                hits |= int((quotient if beside else like(quotient, 0)) > threshold)
+            begin = end
+        if hits == 0:
             kept[count] = candidate
+            for i in range(5):
+                found[i, count] = sides[i, candidate]
             count += 1
     return count
 
 
-@jit(inline=True)
-def _overlap(a: Array, b: Array, centred: int) -> float:
-    """Intersection over union; 0 where one has no area."""
+def _sides(boxes: Array, centred: int) -> Array:
+    """Of boxes (boxes, 4), by two corners or by centre and size, what `suppress` reads."""
+    first, last = boxes[:, :2], boxes[:, 2:]
     if centred:
-        ax0, ax1 = a[0] - a[2] / 2, a[0] + a[2] / 2
-        ay0, ay1 = a[1] - a[3] / 2, a[1] + a[3] / 2
-        bx0, bx1 = b[0] - b[2] / 2, b[0] + b[2] / 2
-        by0, by1 = b[1] - b[3] / 2, b[1] + b[3] / 2
+        first, last = first - last / 2, first + last / 2
     else:
-        ay0, ay1 = min(a[0], a[2]), max(a[0], a[2])
-        ax0, ax1 = min(a[1], a[3]), max(a[1], a[3])
-        by0, by1 = min(b[0], b[2]), max(b[0], b[2])
-        bx0, bx1 = min(b[1], b[3]), max(b[1], b[3])
-    width = min(ax1, bx1) - max(ax0, bx0)
-    height = min(ay1, by1) - max(ay0, by0)
-    area_a = (ax1 - ax0) * (ay1 - ay0)
-    area_b = (bx1 - bx0) * (by1 - by0)
-    if width <= 0 or height <= 0 or area_a <= 0 or area_b <= 0:
-        return 0.0
-    shared = width * height
-    return float(shared / (area_a + area_b - shared))
+        first, last = np.minimum(first, last)[:, ::-1], np.maximum(first, last)[:, ::-1]
+    sides = np.empty((5, boxes.shape[0]), boxes.dtype)
+    sides[:2], sides[2:4] = first.T, last.T
+    sides[4] = (sides[2] - sides[0]) * (sides[3] - sides[1])
+    return sides
 
 
 @kernel("NonMaxSuppression", dtypes={0: F32, 1: F32, 2: INT64, 3: F32, 4: F32})
@@ -114,12 +122,14 @@ def _kept_boxes(
     threshold = 0.0 if overlap is None else float(overlap.ravel()[0])
     found: list[Array] = [np.empty((0, 3), np.int64)]
     kept = np.empty(max(limit, 0), np.int64)
+    chosen = np.empty((5, max(limit, 0)), boxes.dtype)
     for batch, per_class in enumerate(scores if limit > 0 else ()):
+        sides = _sides(boxes[batch], centred)
         for number, row in enumerate(per_class):
             order = np.argsort(-row, kind="stable")
             if least is not None:
                 order = order[row[order] > least.ravel()[0]]
-            count = suppress(boxes[batch], order, kept, limit, threshold, centred)
+            count = suppress(sides, order, kept, chosen, limit, threshold)
             rows = np.empty((count, 3), np.int64)
             rows[:] = batch, number, 0
             rows[:, 2] = kept[:count]
