@@ -6,6 +6,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import partita
+from partita_cpu.jit.isa import isa
 from partita_cpu.runtime import bound_program
 from partita_cpu.runtime.device_model import CpuModel
 
@@ -107,3 +108,48 @@ def test_plans_by_measurement_are_right_at_any_size(device, tmp_path, monkeypatc
         x = rng.standard_normal((batch, length, WIDTH)).astype(np.float32)
         (wanted,) = session.run(None, {"x": x})
         np.testing.assert_allclose(request.infer({"x": x})["y"], wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_programs_of_parts_that_exchange_channels_last_are_recorded():
+    """A new size is filled into what another one has made; emitters are not asked again."""
+    rng = np.random.default_rng(0)
+    kernels = {
+        "k": rng.standard_normal((32, 3, 3, 3)).astype(np.float32) * 0.3,
+        "l": rng.standard_normal((32, 32, 1, 1)).astype(np.float32) * 0.2,
+    }
+    nodes = [
+        helper.make_node("Conv", ["x", "k"], ["a"], pads=[1, 1, 1, 1]),
+        helper.make_node("Conv", ["a", "l"], ["b"]),
+        helper.make_node("Add", ["b", "b"], ["c"], name="pinned"),
+        helper.make_node("Mul", ["c", "a"], ["d"]),
+        helper.make_node("Conv", ["d", "l"], ["y"]),
+    ]
+    sizes = ["n", 3, "height", "width"]
+    graph = helper.make_graph(
+        nodes,
+        "exchange",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, sizes)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(array, name) for name, array in kernels.items()],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    judge = onnxruntime.InferenceSession(
+        proto.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    core = partita.Core()
+    core.set_property("CPU", {"EXECUTION_MODE_HINT": "ACCURACY"})
+    model = core.read_model(proto)
+    (op,) = (op for op in model.ops if op.name == "pinned")
+    op.affinity = "REFERENCE"
+    compiled = core.compile_model(model, "HETERO:CPU,REFERENCE")
+    request = compiled.create_infer_request()
+    for batch, height, width in [(2, 20, 24), (1, 30, 26), (3, 18, 22), (1, 25, 40), (2, 33, 31)]:
+        x = rng.standard_normal((batch, 3, height, width)).astype(np.float32)
+        (wanted,) = judge.run(None, {"x": x})
+        np.testing.assert_allclose(request.infer({"x": x})["y"], wanted, rtol=1e-4, atol=1e-4)
+    parts = [part for part in compiled.device_model.assembly.compiled if isinstance(part, CpuModel)]
+    assert len(parts) == 2
+    if isa().native:
+        for part in parts:
+            programs = part.specializer.programs.values()
+            assert sum(program.recorded is not None for program in programs) >= 3

@@ -21,6 +21,18 @@ def _transpose(node: Node, operands: Any) -> Sequence[int]:
     return [shape[axis] for axis in node.attrs.get("perm", range(len(shape) - 1, -1, -1))]
 
 
+@MOVEMENT_RESULTS.shape("partita.nhwc::ToChannelsLast")
+def _channels_last(node: Node, operands: Any) -> Sequence[int]:
+    batch, channels, height, width = operands[0].shape
+    return batch, height, width, node.attrs.get("channels", channels)
+
+
+@MOVEMENT_RESULTS.shape("partita.nhwc::ToChannelsFirst")
+def _channels_first(node: Node, operands: Any) -> Sequence[int]:
+    batch, height, width, channels = operands[0].shape
+    return batch, channels, height, width
+
+
 @MOVEMENT_RESULTS.shape("Concat")
 def _concat(node: Node, operands: Any) -> Sequence[int] | None:
     first = operands[0].shape
