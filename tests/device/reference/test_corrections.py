@@ -180,6 +180,16 @@ def test_shrink_of_large_integers(dtype):
         assert got.tolist() == want, device
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_softsign_of_a_scalar(dtype):
+    x = np.array(-2.5, dtype)
+    element = helper.np_dtype_to_tensor_dtype(x.dtype)
+    compiled = partita.Core().compile_model(
+        one_node("Softsign", 17, {"x": x}, element), "REFERENCE"
+    )
+    assert compiled({"x": x})[0] == np.array(-2.5 / 3.5, dtype)
+
+
 @pytest.mark.parametrize("pads", ["", "SAME_UPPER", "SAME_LOWER"])
 def test_transposed_convolution_of_a_given_size(pads):
     given = {"auto_pad": pads} if pads else {}

@@ -98,6 +98,13 @@ class ReduceLogSumExp(_ReduceLog):
         return np.asarray(result if keep else np.squeeze(result, axis=along))
 
 
+class Softsign(OpRun):
+    """The original fails on scalars, into which it would divide in place."""
+
+    def _run(self, x: Array) -> tuple[Array]:
+        return (np.asarray(x / (1 + np.abs(x)), x.dtype),)
+
+
 class Squeeze(OpRun):
     """The original of old opsets takes axes away one by one, which renumbers negative ones."""
 
@@ -136,6 +143,7 @@ BY_TYPE: list[type[OpRun]] = [
     ReduceLogSum,
     ReduceLogSumExp,
     Shrink,
+    Softsign,
     Squeeze,
     Upsample,
 ]
