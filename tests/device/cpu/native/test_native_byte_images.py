@@ -26,12 +26,7 @@ from partita_cpu.jit.isa import available
 from partita_cpu.jit.llvm_kernel import addresses
 from partita_cpu.kernels.int8.byte_tiles import TILE, TOGETHER
 from partita_cpu.kernels.int8.convolution_groups import group_panels, merged_groups
-from partita_cpu.kernels.int8.convolution_lines import (
-    THREAD_BYTES,
-    ChannelGroups,
-    convolve_lines,
-    line_table,
-)
+from partita_cpu.kernels.int8.convolution_lines import convolve_lines
 from partita_cpu.kernels.int8.convolution_windows import gather_windows
 from partita_cpu.kernels.int8.depthwise_lines import (
     in_quad_order,
@@ -39,6 +34,7 @@ from partita_cpu.kernels.int8.depthwise_lines import (
     quad_weights,
     slide_lines,
 )
+from partita_cpu.kernels.int8.line_table import THREAD_BYTES, ChannelGroups, line_table
 from partita_cpu.llvm.images.depthwise_quads import takes_quads
 from partita_cpu.machine_model import MachineModel
 from partita_cpu.nhwc.window_int8 import largest_bytes, slide_bytes

@@ -13,12 +13,8 @@ from partita.lowering.geometry.reached_taps import without_padding
 from partita.lowering.geometry.windows import resolve
 from partita.lowering.transformed_weights import Form
 from partita_cpu.gemm.precision_policy import native_policy
-from partita_cpu.kernels.int8.convolution_lines import (
-    ChannelGroups,
-    emit_line_product,
-    has_runs,
-    runs_first,
-)
+from partita_cpu.kernels.int8.convolution_lines import emit_line_product, has_runs, runs_first
+from partita_cpu.kernels.int8.line_table import ChannelGroups
 from partita_cpu.kernels.int8.product import ByteOperands, Result
 from partita_cpu.kernels.linalg.register_tiles import PANEL, QUAD, byte_panels
 from partita_cpu.llvm.tiles.dot_int8 import PART

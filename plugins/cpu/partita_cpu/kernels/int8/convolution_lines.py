@@ -19,9 +19,8 @@ import numpy as np
 
 from partita.lowering import Array, Builder, Operand
 from partita.lowering.geometry.windows import Window
-from partita.lowering.shapes.symbolic_size import integers
 from partita_cpu.gemm.precision_policy import PrecisionPolicy, native_policy
-from partita_cpu.gemm.shares import own_share, shares_across
+from partita_cpu.gemm.shares import own_share
 from partita_cpu.gemm.tile_kernels import (
     CONFIG,
     CONFIGURE,
@@ -39,10 +38,39 @@ from partita_cpu.jit.intrinsics.address_call import (
     call_plain,
     call_runs,
 )
-from partita_cpu.jit.llvm_kernel import addresses
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
 from partita_cpu.kernels.int8.byte_tiles import CHUNK, TILE, TOGETHER, Kind
+from partita_cpu.kernels.int8.line_table import (
+    ACROSS,
+    BAND,
+    BLOCK,
+    CACHE_LINE,
+    CHANNELS,
+    COLUMNS,
+    COPY,
+    DILATION,
+    DOWN,
+    GROUP_CHANNELS,
+    GROUP_OUTPUTS,
+    HEIGHT,
+    HIGH,
+    KIND,
+    LEFT,
+    LOW,
+    OUT_HEIGHT,
+    OUT_WIDTH,
+    PITCH,
+    SHARES,
+    SHIFT,
+    STRIDE_ACROSS,
+    STRIDE_DOWN,
+    THREAD_BYTES,
+    TOP,
+    WIDTH,
+    ChannelGroups,
+    line_table,
+)
 from partita_cpu.kernels.int8.product import (
     ByteOperands,
     Result,
@@ -61,68 +89,11 @@ from partita_cpu.kernels.linalg.register_tiles import PANEL, QUAD
 from partita_cpu.llvm.tiles.amx_int8 import STEP
 from partita_cpu.llvm.tiles.dot_int8 import most_rows
 
-_BAND_SHARE = 1 / 16
-"""Of the second-level cache, for lines that a thread lays out together: they stay there with the
-weights, which are read again for each such band."""
-_LINE = 64
 _FEW_PIXELS = 64
 """Images of so few are quicker gathered: a fifth of what tiles compute would be dropped, and
 kernels in vectors would take three rows at a time."""
 
-(
-    HEIGHT,
-    WIDTH,
-    CHANNELS,
-    DOWN,
-    ACROSS,
-    TOP,
-    LEFT,
-    OUT_HEIGHT,
-    OUT_WIDTH,
-    STRIDE_DOWN,
-    STRIDE_ACROSS,
-    DILATION,
-    COLUMNS,
-    SHIFT,
-    KIND,
-    LOW,
-    HIGH,
-    PITCH,
-    BAND,
-    SHARES,
-    THREAD_BYTES,
-    BLOCK,
-    GROUP_CHANNELS,
-    GROUP_OUTPUTS,
-    COPY,
-) = range(25)
-"""What the table of `convolve_lines` holds: sizes of input, window, padding and output; distances
-of windows and, down, of their taps; columns of the weights; what makes the input uint8; what sums
-become, and between which levels; bytes from line to line, output lines that are computed together,
-in how many shares threads divide the columns, and their memory, 0 if lines stay where they are;
-steps of AMX whose weights stay in the first-level cache; of a group, channels that it reads and
-columns; the address of a kernel that copies runs, or 0."""
-
 _LEVELS = int(Kind.LEVELS)
-
-
-class ChannelGroups(NamedTuple):
-    """How a convolution is divided into products.
-
-    Attributes:
-        number: How many.
-        channels: That each reads.
-        outputs: Columns of its weights; they fill panels of their own.
-    """
-
-    number: int
-    channels: int
-    outputs: int
-
-    @property
-    def panels(self) -> int:
-        """Of all weights."""
-        return self.number * -(-self.outputs // PANEL)
 
 
 class LineProduct(NamedTuple):
@@ -182,7 +153,7 @@ def convolve_lines(
     if first_panel == last_panel or line == end:
         return
     start = tid * p[THREAD_BYTES]
-    start += -(address(memory) + start) % _LINE
+    start += -(address(memory) + start) % CACHE_LINE
     band = memory[start : (tid + 1) * p[THREAD_BYTES]]
     tiles = sums[tid * TOGETHER * TILE : (tid + 1) * TOGETHER * TILE]
     on_tiles = kernels[CONFIGURE]
@@ -537,52 +508,3 @@ def emit_line_product(
         exec_type=byte_exec_type(level),
     )
     return y
-
-
-def line_table(
-    window: Window,
-    shape: tuple[int, ...],
-    groups: ChannelGroups,
-    shift: int,
-    levels: Any,
-    policy: PrecisionPolicy,
-    block: int,
-) -> Array:
-    """The table of `convolve_lines`.
-
-    Args:
-        window: One that `has_runs`.
-        shape: Of the input.
-        groups: How its channels are divided.
-        shift: What makes the input uint8.
-        levels: Type of the levels that sums become; ``None`` if floats.
-        policy: What may be used.
-        block: Steps of AMX whose weights stay in the first-level cache.
-    """
-    images, channels, (_, height, width) = shape[0], groups.channels, window.size
-    columns = groups.number * groups.outputs
-    (_, down, across), (_, out_height, out_width) = window.kernel, window.out
-    (_, stride, step), dilation = window.stride, window.dilation[1]
-    as_it_lies = not (any(window.begin) or any(window.end) or shift or groups.number > 1)
-    as_it_lies = as_it_lies and across * channels % QUAD == 0 and not policy.level.tiles
-    pitch = width if as_it_lies else (out_width - 1) * step + across
-    pitch *= channels
-    under = (down - 1) * dilation + 1
-    band = (policy.machine.l2_bytes(_BAND_SHARE) // pitch - under) // stride + 1
-    band = min(max(band, 1), out_height)
-    laid = ((band - 1) * stride + under) * pitch + (CHUNK + across) * channels + QUAD + _LINE
-    weights, pixels = window.taps * channels * columns, images * window.pixels
-    shares = shares_across(
-        images * out_height,
-        groups.panels,
-        policy.threads,
-        weights / (images * height * width * shape[-1] + pixels * columns),
-        copy_cost=1 / window.taps,
-    )
-    kind = Kind.FLOATS if levels is None else Kind.LEVELS
-    limits = np.iinfo(np.int32 if levels is None else levels)
-    sizes = (height, width, shape[-1], down, across, *window.begin[1:], out_height, out_width)
-    ends = (columns, shift, kind, limits.min, limits.max)
-    rest = (pitch, band, shares, 0 if as_it_lies else laid, block)
-    ends_of_group = (channels, groups.outputs, addresses(policy.level).get("copy_runs", 0))
-    return integers((*sizes, stride, step, dilation, *ends, *rest, *ends_of_group))

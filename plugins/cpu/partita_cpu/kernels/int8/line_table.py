@@ -1,0 +1,123 @@
+"""What kernels of convolutions along lines are told of an image, as one table of integers."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from partita.lowering import Array
+from partita.lowering.geometry.windows import Window
+from partita.lowering.shapes.symbolic_size import integers
+from partita_cpu.gemm.precision_policy import PrecisionPolicy
+from partita_cpu.gemm.shares import shares_across
+from partita_cpu.jit.llvm_kernel import addresses
+from partita_cpu.kernels.int8.byte_tiles import CHUNK, Kind
+from partita_cpu.kernels.linalg.register_tiles import PANEL, QUAD
+
+_BAND_SHARE = 1 / 16
+"""Of the second-level cache, for lines that a thread lays out together: they stay there with the
+weights, which are read again for each such band."""
+CACHE_LINE = 64
+
+(
+    HEIGHT,
+    WIDTH,
+    CHANNELS,
+    DOWN,
+    ACROSS,
+    TOP,
+    LEFT,
+    OUT_HEIGHT,
+    OUT_WIDTH,
+    STRIDE_DOWN,
+    STRIDE_ACROSS,
+    DILATION,
+    COLUMNS,
+    SHIFT,
+    KIND,
+    LOW,
+    HIGH,
+    PITCH,
+    BAND,
+    SHARES,
+    THREAD_BYTES,
+    BLOCK,
+    GROUP_CHANNELS,
+    GROUP_OUTPUTS,
+    COPY,
+) = range(25)
+"""What the table of `convolve_lines` holds: sizes of input, window, padding and output; distances
+of windows and, down, of their taps; columns of the weights; what makes the input uint8; what sums
+become, and between which levels; bytes from line to line, output lines that are computed together,
+in how many shares threads divide the columns, and their memory, 0 if lines stay where they are;
+steps of AMX whose weights stay in the first-level cache; of a group, channels that it reads and
+columns; the address of a kernel that copies runs, or 0."""
+
+
+class ChannelGroups(NamedTuple):
+    """How a convolution is divided into products.
+
+    Attributes:
+        number: How many.
+        channels: That each reads.
+        outputs: Columns of its weights; they fill panels of their own.
+    """
+
+    number: int
+    channels: int
+    outputs: int
+
+    @property
+    def panels(self) -> int:
+        """Of all weights."""
+        return self.number * -(-self.outputs // PANEL)
+
+
+def line_table(
+    window: Window,
+    shape: tuple[int, ...],
+    groups: ChannelGroups,
+    shift: int,
+    levels: Any,
+    policy: PrecisionPolicy,
+    block: int,
+) -> Array:
+    """The table of `convolve_lines`.
+
+    Args:
+        window: One that `has_runs`.
+        shape: Of the input.
+        groups: How its channels are divided.
+        shift: What makes the input uint8.
+        levels: Type of the levels that sums become; ``None`` if floats.
+        policy: What may be used.
+        block: Steps of AMX whose weights stay in the first-level cache.
+    """
+    images, channels, (_, height, width) = shape[0], groups.channels, window.size
+    columns = groups.number * groups.outputs
+    (_, down, across), (_, out_height, out_width) = window.kernel, window.out
+    (_, stride, step), dilation = window.stride, window.dilation[1]
+    as_it_lies = not (any(window.begin) or any(window.end) or shift or groups.number > 1)
+    as_it_lies = as_it_lies and across * channels % QUAD == 0 and not policy.level.tiles
+    pitch = width if as_it_lies else (out_width - 1) * step + across
+    pitch *= channels
+    under = (down - 1) * dilation + 1
+    band = (policy.machine.l2_bytes(_BAND_SHARE) // pitch - under) // stride + 1
+    band = min(max(band, 1), out_height)
+    laid = ((band - 1) * stride + under) * pitch + (CHUNK + across) * channels + QUAD + CACHE_LINE
+    weights, pixels = window.taps * channels * columns, images * window.pixels
+    shares = shares_across(
+        images * out_height,
+        groups.panels,
+        policy.threads,
+        weights / (images * height * width * shape[-1] + pixels * columns),
+        copy_cost=1 / window.taps,
+    )
+    kind = Kind.FLOATS if levels is None else Kind.LEVELS
+    limits = np.iinfo(np.int32 if levels is None else levels)
+    sizes = (height, width, shape[-1], down, across, *window.begin[1:], out_height, out_width)
+    ends = (columns, shift, kind, limits.min, limits.max)
+    rest = (pitch, band, shares, 0 if as_it_lies else laid, block)
+    ends_of_group = (channels, groups.outputs, addresses(policy.level).get("copy_runs", 0))
+    return integers((*sizes, stride, step, dilation, *ends, *rest, *ends_of_group))
