@@ -84,6 +84,8 @@ def recording(path: str | Path, rate: int | None = None) -> Array:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", wavfile.WavFileWarning)  # chunks of other programs
             found, samples = wavfile.read(path)
+    except FileNotFoundError as error:
+        raise InputError(f"WAV file '{path}' does not exist.") from error
     except (OSError, ValueError) as error:
         raise InputError(f"'{path}' is no WAV file that can be read: {error}") from error
     if samples.size == 0:

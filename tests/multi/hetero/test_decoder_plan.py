@@ -31,6 +31,7 @@ from partita_hetero.tuning.decoders.planned_decoder import layer_range
 from tests.gguf_files import decoder_metadata, decoder_tensors, write_gguf
 
 from ..fakes import FakeDevice, core_with
+from ..graphs import CHAIN
 from ..paced import PacedTwins
 
 CONTEXT = 64
@@ -276,8 +277,6 @@ def test_where_no_context_fits_it_is_said(core):
 
 
 def test_a_model_without_a_cache_is_no_decoder(core):
-    from .graphs import CHAIN
-
     with pytest.raises(PlanError, match="is no decoder"):
         planned(core, core.read_model(CHAIN))
     compiled = core.compile_model(CHAIN, "HETERO:A,C", {"HETERO_CONTEXT": CONTEXT})

@@ -199,8 +199,8 @@ def test_a_recording_of_any_rate_is_answered(note, capsys):
 
 def test_what_is_no_picture_or_recording_is_an_error(tmp_path, capsys):
     (tmp_path / "x.txt").write_text("no")
-    for model, said in (("digits", "is no picture"), ("pitch", "is no WAV file")):
-        for name in ("x.txt", "missing"):
+    for model, wrong in (("digits", "is no picture"), ("pitch", "is no WAV file")):
+        for name, said in (("x.txt", wrong), ("missing", "does not exist")):
             assert main(["run", f"builtin:{model}", "-d", "CPU", "-i", str(tmp_path / name)]) == 1
             assert said in capsys.readouterr().err
 
