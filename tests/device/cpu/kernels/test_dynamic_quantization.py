@@ -18,6 +18,7 @@ from partita_cpu.gemm import precision_policy
 from partita_cpu.jit.isa import available
 from partita_cpu.kernels.quantized_weights.unpacked_products import QUAD_ROWS
 from partita_cpu.llvm.levels import EVERY
+from partita_cpu.llvm.tiles.dot_blocks import scales_by_exponents
 from partita_cpu.llvm.tiles.dot_unpacked import longest_unit
 
 PROPERTY = "DYNAMIC_QUANTIZATION_GROUP_SIZE"
@@ -74,8 +75,9 @@ def off(got, x, weights):
 def off_by_16_bits(x, weights):
     """How far off sums may be: half a step of 16 bits for each term, and float32's last bits.
 
-    A step is a part of the largest term of a block, whose weight may be small or zero; last bits
-    are those of products with levels, before zero points are taken off.
+    A step is a part of the largest term of a block, whose weight may be small or zero: a 32767th,
+    or up to twice as much where steps are powers of two times a factor of the row. Last bits are
+    those of products with levels, before zero points are taken off.
     """
     terms, size = x.shape[1], weights.sizes["block_size"]
     blocks = np.pad(np.abs(x), ((0, 0), (0, -terms % size))).reshape(len(x), -1, size)
@@ -84,6 +86,8 @@ def off_by_16_bits(x, weights):
         np.repeat(np.abs(weights.scales), size, axis=1)[:, :terms].T * 2.0 ** weights.sizes["bits"]
     )
     matrix = np.abs(weights.matrix())
+    if scales_by_exponents(precision_policy.this_machine().level):
+        largest = 2 * largest
     return largest / 65534 @ matrix + 2.0**-21 * (np.abs(x) @ (levels + matrix))
 
 
