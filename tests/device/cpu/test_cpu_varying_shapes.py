@@ -589,3 +589,43 @@ def test_images_that_turn_their_channels_and_end_in_a_row_ask_for_no_batch_of_on
     programs = recorded(compiled)
     if isa().native and not isa().tiles:  # those choose arithmetic by sizes
         assert len({id(program.recorded.made) for program in programs}) == 1
+
+
+def test_bottlenecks_of_any_batch_and_resizes_of_any_sides_have_one_recording():
+    """Images are cut into bands of rows, however many there are, and small ones too."""
+    rng = np.random.default_rng(0)
+    weights = {
+        "widen": rng.standard_normal((48, 16, 1, 1)).astype(np.float32) * 0.2,
+        "slide": rng.standard_normal((48, 1, 3, 3)).astype(np.float32) * 0.2,
+        "narrow": rng.standard_normal((16, 48, 1, 1)).astype(np.float32) * 0.2,
+        "four": np.array([1, 1, 4, 4], np.float32),
+    }
+    nodes = [
+        helper.make_node("Conv", ["x", "widen"], ["wide"]),
+        helper.make_node("Relu", ["wide"], ["positive"]),
+        helper.make_node("Conv", ["positive", "slide"], ["slid"], group=48, pads=[1] * 4),
+        helper.make_node("Relu", ["slid"], ["kept"]),
+        helper.make_node("Conv", ["kept", "narrow"], ["few"]),
+        helper.make_node("Shape", ["few"], ["shape"]),
+        helper.make_node("GlobalAveragePool", ["few"], ["mean"]),
+        helper.make_node("Resize", ["mean", "", "", "shape"], ["spread"], mode="linear"),
+        helper.make_node("Add", ["few", "spread"], ["sum"]),
+        helper.make_node("Resize", ["sum", "", "four"], ["y"], mode="linear"),
+    ]
+    given = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 16, "h", "w"])
+    wanted = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    tensors = [numpy_helper.from_array(array, name) for name, array in weights.items()]
+    graph = helper.make_graph(nodes, "bottleneck", [given], [wanted], tensors)
+    opsets = [helper.make_opsetid("", 17)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    config = {"EXECUTION_MODE_HINT": "ACCURACY", "INFERENCE_NUM_THREADS": 1}
+    compiled = partita.Core().compile_model(model, "CPU", config)
+    request = compiled.create_infer_request()
+    for sizes in [(2, 20, 14), (1, 9, 30), (3, 31, 17), (1, 6, 40), (2, 13, 13), (4, 8, 6)]:
+        x = rng.standard_normal((sizes[0], 16, *sizes[1:])).astype(np.float32)
+        (wanted,) = onnxruntime_results(model, {"x": x})
+        np.testing.assert_allclose(request.infer({"x": x})["y"], wanted, rtol=1e-4, atol=1e-4)
+    programs = recorded(compiled)
+    if isa().native and not isa().tiles:  # those choose arithmetic by sizes
+        assert len(programs) > 3
+        assert len({id(program.recorded.made) for program in programs}) == 1

@@ -54,11 +54,11 @@ time than to wait for each other and fetch rows from another's cache. But each r
 
 FIELDS = (
     *("HEIGHT", "WIDTH", "OUT_HEIGHT", "OUT_WIDTH", "STRIDE", "TOP", "REACH", "PIXEL_BYTES"),
-    *("LINES", "ROWS", "LEAST"),
+    *("LINES", "ROWS", "LEAST", "IMAGES"),
 )
 """What `bands` holds: of the depthwise convolution sizes, distance from one output row to the next,
 rows of zeros above, input rows that one output row takes, bytes of an input pixel; then output rows
-of a band, and input rows of one at most and at least.
+of a band, input rows of one at most and at least, and images.
 """
 
 (
@@ -73,6 +73,7 @@ of a band, and input rows of one at most and at least.
     LINES,
     ROWS,
     LEAST,
+    IMAGES,
 ) = range(len(FIELDS))
 
 
@@ -92,36 +93,37 @@ class Pixels(NamedTuple):
     in_bfloat16: bool = False
 
 
-def bands(window: Window, pixels: Pixels, machine: MachineModel, threads: int) -> Array | None:
-    """How an image is cut for `inverted_bottleneck`; ``None`` if that does not pay.
+def bands(
+    window: Window, pixels: Pixels, machine: MachineModel, threads: int, images: int = 1
+) -> Array | None:
+    """How images are cut for `inverted_bottleneck`; ``None`` if that does not pay.
 
     Args:
         window: Of the depthwise convolution, of depth 1.
-        pixels: Of the wide image, and what makes them.
+        pixels: Of a wide image, and what makes them.
         machine: What it is cut for.
-        threads: Threads that share its rows.
+        threads: Threads that share the rows of all images.
+        images: How many there are; no band has rows of two.
     """
     (height, width), (oh, ow) = window.size[1:], window.out[1:]
     stride, top = window.stride[1], window.begin[1]
     reach = (window.kernel[1] - 1) * window.dilation[1] + 1
     room = machine.l2_bytes(BAND_SHARE) // (width * pixels.nbytes)
-    share = evaluated(_largest_share, oh, threads)
-    lines = evaluated(min, (room - reach) // stride + 1, share)
-    rows = (lines - 1) * stride + reach
+    share = evaluated(_largest_share, images * oh, threads)
+    lines = evaluated(min, (room - reach) // stride + 1, share, oh)
+    rows = evaluated(min, (lines - 1) * stride + reach, height)
     by_tiles = pixels.in_bfloat16 and pixels.least > 1 and threads > 1
     alone = by_tiles and pixels.weights <= machine.l2_bytes(WEIGHT_SHARE)
     most = TWICE[pixels.in_bfloat16] * lines * stride
     # Decided at once: sizes for which parts of it come out otherwise have the same program.
-    if not evaluated(_pays, lines, rows, most, share if alone else 0, height, width, pixels.least):
+    if not evaluated(_pays, lines, rows, most, share if alone else 0, width, pixels.least):
         return None
     least = -(-pixels.least // width)
-    sizes = height, width, oh, ow, stride, top, reach, pixels.nbytes, lines, rows, least
+    sizes = height, width, oh, ow, stride, top, reach, pixels.nbytes, lines, rows, least, images
     return integers(sizes)
 
 
-def _pays(
-    lines: int, rows: int, most: int, share: int, height: int, width: int, least: int
-) -> bool:
+def _pays(lines: int, rows: int, most: int, share: int, width: int, least: int) -> bool:
     """Whether bands have lines, few enough of them are computed twice, and none is too short.
 
     Args:
@@ -129,12 +131,11 @@ def _pays(
         rows: Lines of the image that a band reads.
         most: What ten times as many may be at most.
         share: Lines of a band for which any number of rows may be computed twice; 0 for none.
-        height: Lines of the image.
         width: Pixels of a line.
         least: Pixels that a band must have.
     """
     few = 10 * rows <= most or lines == share
-    return lines >= 1 and few and min(rows, height) * width >= least
+    return lines >= 1 and few and rows * width >= least
 
 
 def _largest_share(height: int, threads: int) -> int:
@@ -187,7 +188,7 @@ def inverted_bottleneck(
     tid: int,
     nt: int,
 ) -> None:
-    """`separable_convolution` of an image that is a product itself; of one image, channels last.
+    """`separable_convolution` of images that are products themselves, channels last.
 
     Args:
         x: Input pixels of the first product, flat; bfloat16 as uint16.
@@ -197,7 +198,7 @@ def inverted_bottleneck(
         context: Memory, kernels and plan of it.
         epilogue: What happens to its sums.
         tid: This thread.
-        nt: All threads; they share the rows.
+        nt: All threads; they share the rows of all images.
     """
     cut, kernels, first, first_p = wide.cut, context.kernels, wide.kernels, wide.p
     width, room = cut[WIDTH], cut[ROWS] * cut[WIDTH] * cut[PIXEL_BYTES]
@@ -206,7 +207,8 @@ def inverted_bottleneck(
         return
     memory = own_memory(context.scratch, context.p[THREAD_BYTES], tid)
     band = address(wide.rows) + tid * room
-    line, end = cut[OUT_HEIGHT] * tid // threads, cut[OUT_HEIGHT] * (tid + 1) // threads
+    height, lines = cut[HEIGHT], cut[OUT_HEIGHT] * cut[IMAGES]
+    line, end = lines * tid // threads, lines * (tid + 1) // threads
     source = address(x) + first_p[X_BYTES] * first_p[X_FIRST]
     own_wide = PanelContext(memory, address(wide.offsets), first, first_p)
     wide_at = ProductAddresses(address(wide.w), address(wide.bias), band, band)
@@ -214,11 +216,14 @@ def inverted_bottleneck(
     own = PanelContext(memory, address(context.offsets), kernels, context.p)
     window, at = depthwise_addresses(depthwise), addresses_of(arrays)
     while line < end:
-        stop = min(line + cut[LINES], end)
-        top = max(line * cut[STRIDE] - cut[TOP], 0)
-        bottom = min((stop - 1) * cut[STRIDE] - cut[TOP] + cut[REACH], cut[HEIGHT])
-        bottom = min(max(bottom, top + cut[LEAST]), cut[HEIGHT])
-        top = max(min(top, bottom - cut[LEAST]), 0)
+        image = line // cut[OUT_HEIGHT]
+        first_line = image * cut[OUT_HEIGHT]
+        stop = min(line + cut[LINES], end, first_line + cut[OUT_HEIGHT])
+        top = max((line - first_line) * cut[STRIDE] - cut[TOP], 0)
+        bottom = min((stop - 1 - first_line) * cut[STRIDE] - cut[TOP] + cut[REACH], height)
+        bottom = min(max(bottom, top + cut[LEAST]), height)
+        top = max(min(top, bottom - cut[LEAST]), 0) + image * height
+        bottom += image * height
         count, taps = (bottom - top) * width, first_p[TAPS]
         tiles = TileRange(0, 0, first_p[BLOCKS], 0, count, 0, ALL_TILES, 0, 0, taps)
         rows = source + top * width * first_p[ROW]

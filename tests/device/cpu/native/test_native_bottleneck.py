@@ -12,7 +12,7 @@ from partita.system.cache_sizes import CacheSizes
 from partita_cpu.llvm.levels import AVX512
 from partita_cpu.machine_model import MachineModel
 from partita_cpu.nhwc import inverted_bottleneck
-from partita_cpu.nhwc.inverted_bottleneck import LEAST, LINES, ROWS, Pixels, bands
+from partita_cpu.nhwc.inverted_bottleneck import IMAGES, LEAST, LINES, ROWS, Pixels, bands
 
 from .test_native_layout import Net, check, compiled
 from .test_native_passes import CONFIGS, steps_of
@@ -44,11 +44,12 @@ def block(net, x, channels, wide, outputs, kernel=3, act="Relu", **attrs):
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize(
     ("kernel", "stride", "wide"), [(3, 1, 48), (3, 2, 41), (5, 1, 20), (5, 2, 17), (7, 2, 18)]
 )
-def test_blocks_of_networks(kernel, stride, wide, threads, level, mode):
-    net = Net(1, 8, 37, 21)
+def test_blocks_of_networks(kernel, stride, wide, batch, threads, level, mode):
+    net = Net(batch, 8, 37, 21)
     x = net.conv("x", 8, 16)
     y = block(net, x, 16, wide, 16, kernel, strides=[stride] * 2)
     if stride == 1:
@@ -88,8 +89,8 @@ def count(net, *outputs, **config):
 
 
 def test_blocks_that_stay_apart():
-    def parts(batch=1, act="Relu", wide=32):
-        net = Net(batch, 8, 40, 28)
+    def parts(act="Relu", wide=32):
+        net = Net(1, 8, 40, 28)
         x = net.conv("x", 8, 16)
         a = net.add(act, net.conv(x, 16, wide, 1))
         b = net.add("Relu", net.conv(a, wide, wide, 3, wide))
@@ -99,8 +100,8 @@ def test_blocks_that_stay_apart():
     assert count(net, y) == 1
     assert count(net, y, a) == count(net, y, b) == 0
     assert count(net, net.add("Add", y, net.conv(a, 32, 16, 1))) == 0
-    for net, *_, y in (parts(batch=2), parts(act="Sigmoid")):
-        assert count(net, y) == 0
+    net, *_, y = parts(act="Sigmoid")
+    assert count(net, y) == 0
 
 
 def test_infinity_and_nan_stay():
@@ -148,6 +149,20 @@ def test_bands_fill_their_memory(monkeypatch):
     # With four of five in float32, more of them in bfloat16.
     assert bands(window(14, 14), Pixels(384, 1, 0), machine, 2) is None
     assert bands(window(14, 14), Pixels(384, 1, 0, in_bfloat16=True), machine, 2) is not None
+
+
+def test_bands_of_several_images(monkeypatch):
+    monkeypatch.setattr(inverted_bottleneck, "TWICE", {False: 12, True: 15})
+    machine = MachineModel(AVX512, 2, CacheSizes(48 << 10, 2 << 20, 0))
+    pixels = Pixels(4 * 96, 1, 0)
+    one, four = (bands(window(112, 56, stride=2), pixels, machine, 2, n) for n in (1, 4))
+    assert list(one[:IMAGES]) == list(four[:IMAGES])
+    assert (one[IMAGES], four[IMAGES]) == (1, 4)
+    # Of an image that two threads share most rows would be computed twice, of two images none.
+    small = window(7, 7, kernel=5), pixels, machine, 2
+    assert bands(*small) is None
+    cut = bands(*small, 2)
+    assert (cut[LINES], cut[ROWS]) == (7, 7)
 
 
 def test_rows_computed_twice_rather_than_fetched(monkeypatch):

@@ -367,7 +367,11 @@ def _resampled(
 
 
 def _growth(out: int, size: int) -> float:
-    return out / max(size, 1)
+    """By which power of two an axis grows, about; of a single element it is copying, and last.
+
+    So that sizes which are rounded otherwise along one of two axes that grow alike have one order.
+    """
+    return round(math.log2(out / size)) if out and size > 1 else math.inf
 
 
 def _nearest(rounding: str, *axis: Any) -> Array:

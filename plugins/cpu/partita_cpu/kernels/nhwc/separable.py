@@ -80,7 +80,7 @@ def bottleneck_conv(
     arithmetic = policy.preferred_arithmetic(images)
     storage = Storage(x.dtype == HALF, stored == HALF, x_pitch=x.shape[3], x_first=place.first)
     cut = plan(images, policy.machine, arithmetic, policy.threads, storage)
-    simple = n == 1 and arithmetic in (Arithmetic.F32, Arithmetic.BF16)
+    simple = arithmetic in (Arithmetic.F32, Arithmetic.BF16)
     simple &= cut.source is Source.DIRECT and cut.table[CHUNK] >= cut.table[TAPS]
     window = resolve(rest.attrs["first"], x.shape[1:3], its.taps.shape[2:])
     # AMX reads its tiles as a whole.
@@ -88,11 +88,11 @@ def bottleneck_conv(
     nbytes, narrow = wide.shape[0] * stored.itemsize, arithmetic.in_bfloat16
     read = arithmetic.weight_bytes * wide.shape[0] * (place.channels + its.w.shape[0])
     pixels = Pixels(nbytes, least, read, narrow)
-    rows = bands(window, pixels, policy.machine, policy.threads)
+    rows = bands(window, pixels, policy.machine, policy.threads, n)
     joint, fitted = None, cut
     if simple and rows is not None:
         band = b.empty((policy.threads, rows[ROWS], width, wide.shape[0]), stored)
-        joint = _joint(b, rest, band, its, (height, width))
+        joint = _joint(b, rest, band, its, (n, height, width))
     if joint is not None:
         fitted, weights = fitting(b, policy, cut, wide)
     if joint is None or fitted is not cut:
@@ -137,12 +137,12 @@ def _joint(
     node: Node,
     x: Operand,
     its: _Separable,
-    size: tuple[int, int] | None = None,
+    size: tuple[int, int, int] | None = None,
 ) -> _Joint | None:
-    """The step of both, if that is better; `size` is the image's if x is only a band of it."""
+    """The step of both, if that is better; `size` is the images' if x is only a band of one."""
     taps, w, target = its.taps, its.w, its.target
     first, second = node.attrs["first"], node.attrs["second"]
-    n, rows, columns = x.shape[:3] if size is None else (1, *size)
+    n, rows, columns = x.shape[:3] if size is None else size
     window = resolve(first, (rows, columns), taps.shape[2:])
     source = Place.of(first, x, None)
     place = Place(x, 0, source.channels, target, second.attrs.get("into", 0))
