@@ -81,16 +81,19 @@ def guard_device():
     """Puts each of device CPU's intermediate tensors, outputs and constants at guard pages too."""
     from partita.lowering import builder
     from partita.lowering.emission import buffers
-    from partita_cpu.runtime import bound_program, device_model, graph_runner
+    from partita_cpu.runtime import bound_program, device_model, graph_runner, result_memory
 
     def aligned_empty(shape, dtype):
         if dtype.hasobject or math.prod(shape) == 0:
             return np.empty(shape, dtype)
         return guarded_empty(shape, dtype, DEVICE["at_end"], _ALIGNMENT)
 
+    def result(memory, index, operand):
+        return aligned_empty(operand.shape, operand.dtype)
+
     replace(buffers, "plan_for_sizes", lambda _: plan_apart)
     replace(bound_program, "Memory", guarded_memory)
-    replace(bound_program, "aligned_empty", lambda _: aligned_empty)
+    replace(result_memory.ResultMemory, "array", lambda _: result)
     replace(graph_runner, "aligned_empty", lambda _: aligned_empty)
     replace(builder, "new_array", lambda _: aligned_empty)
     replace(builder.Builder, "constant", _guarded_operand)

@@ -86,7 +86,7 @@ class InferRequest(RequestTensors):
                 before, read as they are by now.
             share_inputs: Accepted for OpenVINO's sake; inputs are only read during this call.
             share_outputs: Return views of the request's buffers, which its next run overwrites,
-                instead of copies.
+                one on other shapes too, instead of copies.
             decode_strings: Return strings as ``str``, not as UTF-8 encoded ``bytes``.
 
         Returns:
@@ -298,7 +298,7 @@ class InferRequest(RequestTensors):
         if self._state is not None and self._is_double_buffered:
             self._state.advance(outputs.results)
         inputs.bind_if_repeated(self.runner, written, outputs.results)
-        self._may_leave_results = inputs.bound_call is None
+        self._may_leave_results = not inputs.has_bound_calls
 
     def _check(self, run: AsyncRun, is_ready: bool = True) -> None:
         """Raises if a run was cancelled, and drops what is bound to its inputs.

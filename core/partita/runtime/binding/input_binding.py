@@ -95,6 +95,14 @@ class RequestInputs:
     def __contains__(self, name: str) -> bool:
         return name in self.values.names.indices
 
+    @property
+    def has_bound_calls(self) -> bool:
+        """Whether a call is bound to these inputs, or one is kept for when former ones come back.
+
+        Either may write to the memory of the last results.
+        """
+        return self.bound_call is not None or bool(self._parked)
+
     def tensors_for_run(self) -> Sequence[Tensor]:
         """The tensors for the runner to read.
 

@@ -17,7 +17,8 @@ from partita_cpu.runtime.call_table import Stretch, Walker
 from partita_cpu.runtime.kernel_loading import callable_of
 from partita_cpu.runtime.loop_body import LoopBody, Runner
 from partita_cpu.runtime.output_arrays import deliver, fits_output, span_of
-from partita_cpu.runtime.program_memory import Memory, aligned_empty
+from partita_cpu.runtime.program_memory import Memory
+from partita_cpu.runtime.result_memory import ResultMemory
 from partita_cpu.threads.step_team import PARALLEL_WORK, Team
 
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
@@ -36,6 +37,7 @@ class BoundProgram:
         team: The threads that large steps are shared among.
         times: Where to note what each operation took, or ``None``.
         arena: At least as many bytes as the program's intermediate tensors take.
+        room: Where outputs lie that are given no memory.
         runner_of: Makes what runs bodies, and the rest of the program for sizes that the run tells;
             a runner is told where to note times, or ``None``.
         in_place: By output the input whose memory it may be given.
@@ -50,6 +52,7 @@ class BoundProgram:
         team: Team,
         times: Times | None,
         arena: Array,
+        room: ResultMemory,
         runner_of: Callable[[ProgramMaker, Times | None], Runner],
         in_place: Mapping[int, int] | None = None,
     ) -> None:
@@ -61,7 +64,9 @@ class BoundProgram:
         self._results: dict[Operand, Array] = {}
         self._inputs: list[Array | None] = [None] * len(program.inputs)
         self._late = {operand for step in program.steps for operand in step.results}
-        self._buffers: list[Array | None] = [None] * len(program.outputs)  # made when they serve
+        self._room = room
+        self._version = -1  # of the room that the buffers are of
+        self._buffers: list[Array | None] = [None] * len(program.outputs)  # taken when they serve
         self._outputs: list[Array | None] = list(self._buffers)
         self._memory = Memory(program, arena, self._buffers)
         layout = _layout_of(program, team)
@@ -101,7 +106,7 @@ class BoundProgram:
             self.let_go()
 
     def _run(self, inputs: Sequence[Array], outputs: Sequence[Array | None] | None) -> list[Array]:
-        if outputs is not None or not self._to_buffers:
+        if outputs is not None or not self._to_buffers or self._version != self._room.version:
             self._take_outputs(inputs, outputs)
             self._to_buffers = outputs is None
         self._walk()
@@ -173,16 +178,15 @@ class BoundProgram:
                 fn(*args)
 
     def _buffer(self, index: int) -> Array | None:
-        """The program's own memory of an output, made when a run is first given none that fits.
+        """The runner's memory of an output, where a run is given none that fits.
 
         ``None`` for an output that a run or the rest makes.
         """
         operand = self._program.outputs[index]
-        made = self._buffers[index]
-        if made is None and operand is not None and operand not in self._late:
-            made = self._buffers[index] = aligned_empty(operand.shape, operand.dtype)
-            self._own_bytes += made.nbytes
-        return made
+        taken = self._buffers[index]
+        if taken is None and operand is not None and operand not in self._late:
+            taken = self._buffers[index] = self._room.array(index, operand)
+        return taken
 
     def _call(self, step: Step, args: Sequence[Any]) -> Call:
         """A call of Python; one through the team or :meth:`_keep` has an argument in front."""
@@ -221,6 +225,8 @@ class BoundProgram:
     def _take_outputs(self, inputs: Sequence[Array], given: Sequence[Array | None] | None) -> None:
         """Lets steps write to the given arrays; not to one that an input still lies in."""
         read = [] if given is None else [span_of(array) for array in inputs]
+        if self._version != self._room.version:
+            self._buffers[:] = [None] * len(self._buffers)
         for index, places in enumerate(self._output_places):
             operand, array = self._program.outputs[index], None
             if self._program.owned[index] is None:
@@ -238,6 +244,7 @@ class BoundProgram:
             if array is not None and array is not self._outputs[index]:
                 self._outputs[index] = array
                 self._patch(places, array)
+        self._version = self._room.version
 
     def _collect(self, given: Sequence[Array | None] | None) -> list[Array]:
         program = self._program

@@ -15,6 +15,7 @@ from partita.lowering.recently_used import RecentlyUsed
 from partita.lowering.target import MOST_KEPT_BYTES
 from partita_cpu.runtime.bound_program import BoundProgram, Times, kernels_of, uncopied
 from partita_cpu.runtime.program_memory import aligned_empty, lent_arena
+from partita_cpu.runtime.result_memory import ResultMemory
 from partita_cpu.threads.step_team import Team
 
 _BYTE = np.dtype(np.uint8)
@@ -69,6 +70,7 @@ class GraphRunner:
         self._team = team
         self._times = times
         self._arena = aligned_empty((0,), _BYTE)
+        self._results = ResultMemory()
         self.bound_programs: RecentlyUsed[int, BoundProgram] = RecentlyUsed(
             most_bytes, lambda bound: bound.kept_bytes
         )
@@ -184,18 +186,18 @@ class GraphRunner:
             arena = self._arena_for(program)
         elif not len(self.bound_programs):
             self.close()
-        runner_of = functools.partial(_nested, self._team, MOST_KEPT_BYTES, None)
-        bound = BoundProgram(program, self._team, None, arena, runner_of, self._in_place)
+        bound = self._bound_to(program, arena, MOST_KEPT_BYTES, None, None)
         if not bound.settle(arrays, outputs):
             return None
         self._explained = kernels_of(program)
         return bound
 
     def leave_results(self) -> None:
-        """Writes to what the last run returned no more.
+        """Writes to what the last run returned no more: later results lie in other memory.
 
-        Its program is bound to other memory when its shapes come again.
+        What ran, which may have returned a body's results, is bound anew when its shapes come.
         """
+        self._results.leave()
         if self._last is not None:
             self._explained = self._last.explain()
             self.bound_programs.discard(id(self._last.program))
@@ -212,15 +214,16 @@ class GraphRunner:
 
     @property
     def kept_bytes(self) -> int:
-        """What is kept for all shapes seen before, and the arena."""
+        """What is kept for all shapes seen before, the arena, and memory of results."""
         plain = 0 if self._plain is None else self._plain.kept_bytes
-        return self.bound_programs.nbytes + self._arena.nbytes + plain
+        return self.bound_programs.nbytes + self._arena.nbytes + self._results.nbytes + plain
 
     def close(self) -> None:
         """Frees the memory; a later run takes new."""
         self.bound_programs.clear()
         self._last = self._plain = None
         self._arena = aligned_empty((0,), _BYTE)
+        self._results.leave()
 
     def _bind(self, arrays: Sequence[Array]) -> BoundProgram:
         program = self._specializer.program_for(arrays)
@@ -228,10 +231,22 @@ class GraphRunner:
         if bound is None:
             arena = self._arena_for(program)
             most = self.bound_programs.most_bytes
-            runner_of = functools.partial(_nested, self._team, most, self._cancellation)
-            bound = BoundProgram(program, self._team, self._times, arena, runner_of, self._in_place)
+            bound = self._bound_to(program, arena, most, self._cancellation, self._times)
             self.bound_programs.add(id(program), bound)
         return bound
+
+    def _bound_to(
+        self,
+        program: Program,
+        arena: Array,
+        most_bytes: int,
+        cancellation: Cancellation | None,
+        times: Times | None,
+    ) -> BoundProgram:
+        """A program on this runner's memory; the other arguments are for what runs bodies in it."""
+        runner_of = functools.partial(_nested, self._team, most_bytes, cancellation)
+        room, in_place = self._results, self._in_place
+        return BoundProgram(program, self._team, times, arena, room, runner_of, in_place)
 
     def _arena_for(self, program: Program) -> Array:
         """The arena. If it is too small, what is bound to it is bound anew when it comes again.
