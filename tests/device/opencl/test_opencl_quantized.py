@@ -148,6 +148,20 @@ def test_quantized_convolutions(types, per_filter, image, weights, attrs):
     check(*single("QLinearConv", arrays, attrs), atol=1)
 
 
+@pytest.mark.parametrize("constant", [True, False])
+@pytest.mark.parametrize("scales", [(), (1,), (6,)])
+@pytest.mark.parametrize("zeros", [(), (1,), (6,)])
+def test_convolutions_with_scales_or_zero_points_of_each_output(scales, zeros, constant):
+    arrays = [
+        levels(np.uint8, 1, 4, 5, 5),
+        *(np.array(0.02, np.float32), np.array(3, np.uint8)),
+        levels(np.int8, 6, 4, 3, 3, seed=1),
+        *(np.full(scales, 0.03, np.float32), np.zeros(zeros, np.int8)),
+        *(np.array(0.8, np.float32), np.array(7, np.uint8)),
+    ]
+    check(*single("QLinearConv", arrays, constant=range(1, 8) if constant else ()), atol=1)
+
+
 def test_quantized_convolutions_in_half():
     arrays = [
         levels(np.uint8, 1, 4, 9, 9),

@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import partita
-from partita.errors import InferError
+from partita.errors import InferError, InputError
 
 
 def one_node(op_type, opset, feeds, output, **attributes):
@@ -188,6 +188,27 @@ def test_softsign_of_a_scalar(dtype):
         one_node("Softsign", 17, {"x": x}, element), "REFERENCE"
     )
     assert compiled({"x": x})[0] == np.array(-2.5 / 3.5, dtype)
+
+
+@pytest.mark.parametrize("opset", [13, 18])
+@pytest.mark.parametrize("shape", [(2, 0), (2, 5)])
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.float32])
+def test_the_mean_of_no_integers_is_zero(dtype, shape, opset):
+    x = np.arange(-3, 7, dtype=dtype).reshape(2, 5)[:, : shape[1]]
+    attributes = {"axes": [1]} if opset < 18 else {}
+    arrays = [x] if opset < 18 else [x, np.array([1])]
+    output = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    got, want = both("ReduceMean", opset, arrays, output, **attributes)
+    if dtype == np.float32 and not x.size:
+        want = np.full_like(want, np.nan)  # as ONNX divides 0 by 0; onnxruntime has 0
+    np.testing.assert_array_equal(got, want)
+    assert got.dtype == dtype
+
+
+@pytest.mark.parametrize("exclusive", [0, 1])
+def test_a_scalar_has_no_axis_to_add_up_along(exclusive):
+    with pytest.raises(InputError, match="axis 0 is out of bounds"):
+        alone("CumSum", 14, [np.array(3.5, np.float32), np.array(0)], exclusive=exclusive)
 
 
 @pytest.mark.parametrize("pads", ["", "SAME_UPPER", "SAME_LOWER"])

@@ -116,6 +116,8 @@ def test_attributes_that_are_no_sizes_tell_nothing(attributes):
     [
         ("RMSNormalization", "", 23),
         ("SimplifiedLayerNormalization", "", 21),
+        *(("SimplifiedLayerNormalization", "", opset) for opset in (9, 14, 15)),
+        *(("LayerNormalization", "", opset) for opset in (9, 14, 16)),
         ("SimplifiedLayerNormalization", MICROSOFT, 21),
     ],
 )
@@ -164,3 +166,11 @@ def test_output_padding_fills_gaps_between_windows_that_do_not_meet(kernel, dila
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
     (want,) = onnxruntime_results(proto, {"x": np.zeros((1, 1, 9), np.float32)})
     assert shapes_of(nodes, inputs, ["y"], weights) == [("float32", want.shape)]
+
+
+@pytest.mark.parametrize("axes", [[0, 1, 3], [3, 1, 0], [1, 0], [3, 0]], ids=str)
+@pytest.mark.parametrize("opset", [7, 11])
+def test_axes_are_taken_away_in_any_order(axes, opset):
+    nodes = [("Squeeze", "", ["x"], ["y"], {"axes": axes})]
+    due = np.zeros((1, 1, 3, 1)).squeeze(tuple(axes)).shape
+    assert shapes_of(nodes, [("x", F32, [1, 1, 3, 1])], ["y"], opset=opset) == [("float32", due)]

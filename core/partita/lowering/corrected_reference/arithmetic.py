@@ -43,12 +43,14 @@ class BatchNormalization(BatchNormalization_14):
 class CumSum(OriginalCumSum):
     """The original refuses an axis in a list of its own, as PyTorch exports that of logcumsumexp.
 
-    onnxruntime takes it.
+    onnxruntime takes it. A scalar, which has no axis, becomes a list of one element.
     """
 
     def _run(
         self, x: Array, axis: Array, exclusive: int | None = None, reverse: int | None = None
     ) -> tuple[Array]:
+        if not x.ndim:
+            raise np.exceptions.AxisError(int(axis.reshape(-1)[0]), 0)
         along = axis.reshape(()) if axis.shape == (1,) else axis
         sums: tuple[Array] = super()._run(  # type: ignore[no-untyped-call]  # onnx
             x, along, exclusive, reverse

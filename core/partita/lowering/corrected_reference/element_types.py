@@ -98,6 +98,24 @@ class ReduceLogSumExp(_ReduceLog):
         return np.asarray(result if keep else np.squeeze(result, axis=along))
 
 
+class ReduceMean(OpRunReduceNumpy):
+    """The original warns of the mean of no elements, and casts that NaN; of integers it is 0."""
+
+    def _run(
+        self,
+        data: Array,
+        axes: Any = None,
+        keepdims: int | None = 1,
+        noop_with_empty_axes: int | None = 0,
+    ) -> tuple[Array]:
+        along = self.handle_axes(axes, noop_with_empty_axes)  # type: ignore[no-untyped-call]  # onnx
+        keep = keepdims is None or bool(keepdims)
+        if not data.size:
+            shape = np.sum(data, axis=along, keepdims=keep).shape
+            return (np.full(shape, 0 if data.dtype.kind in "iu" else np.nan, data.dtype),)
+        return (np.asarray(np.mean(data, axis=along, keepdims=keep, dtype=data.dtype)),)
+
+
 class Softsign(OpRun):
     """The original fails on scalars, into which it would divide in place."""
 
@@ -142,6 +160,7 @@ BY_TYPE: list[type[OpRun]] = [
     OneHot,
     ReduceLogSum,
     ReduceLogSumExp,
+    ReduceMean,
     Shrink,
     Softsign,
     Squeeze,

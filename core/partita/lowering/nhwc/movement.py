@@ -52,7 +52,7 @@ class MovedChannelsLast(ChannelsLast):
         axes_last = [TO_LAST.index(n % 4) for n in along]
         if self.unit > 1 and 3 in axes_last:
             return False
-        moved = Value.constant(np.array(axes_last))
+        moved = Value.constant(np.array(axes_last, starts.const.dtype))
         inputs = [self.bring(x, node), starts, ends, moved, steps]
         self.replace(node, inputs, node.op_type, node.domain)
         return True

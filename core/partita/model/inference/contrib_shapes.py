@@ -35,6 +35,9 @@ _WINDOWS = (
 _TELLS_RANKS = 14
 """The opset from which on inference says something of a Reshape whose sizes are computed."""
 
+_LAYER_NORMALIZATION = 17
+"""The opset with which ONNX's LayerNormalization begins; onnxruntime's has its name before."""
+
 _YOUNGER = "partita.younger"
 """The domain of functions that compute by a younger opset than their model."""
 
@@ -66,6 +69,9 @@ class ModelWriter:
         written: Protobufs of operations that have them.
         doubts_sizes: What bodies claim of sizes in numbers only was true of other inputs; ranks
             are believed.
+
+    Attributes:
+        opset: Of ONNX's operators.
     """
 
     def __init__(
@@ -78,7 +84,7 @@ class ModelWriter:
         self._model, self._main, self._written = model, model.graph, written
         self._doubts_sizes = doubts_sizes
         versions = {opset.domain: opset.version for opset in model.opset_import}
-        self._is_mute = versions.get("", _TELLS_RANKS) < _TELLS_RANKS
+        self.opset = versions.get("", _TELLS_RANKS)
 
     def add(self, nodes: Iterable[ir.Node]) -> None:
         """Adds operations, or others that tell their shapes."""
@@ -101,7 +107,8 @@ class ModelWriter:
         """Adds a Reshape, or a call of one that tells a rank by the length of computed sizes."""
         self.as_it_is(graph, node)
         sizes = node.inputs[1] if len(node.inputs) > 1 else None
-        if not self._is_mute or sizes is None or sizes.const_value is not None:
+        told = self.opset >= _TELLS_RANKS
+        if told or sizes is None or sizes.const_value is not None:
             return
         graph.node[-1].domain = _YOUNGER
         if not any(opset.domain == _YOUNGER for opset in self._model.opset_import):
@@ -226,10 +233,32 @@ def _like_first(_writer: ModelWriter, graph: onnx.GraphProto, node: ir.Node) -> 
 
 
 def _typed_by_scale(_writer: ModelWriter, graph: onnx.GraphProto, node: ir.Node) -> None:
-    """The first input in the type of the second."""
+    """The first input in the type of the second; CastLike begins with opset 15."""
     given, scale, made = _name(node.inputs, 0), _name(node.inputs, 1), _name(node.outputs, 0)
-    if given and scale and made:
+    if not given or not scale or not made:
+        return
+    element_type = None if node.inputs[1] is None else node.inputs[1].dtype
+    if element_type is None:
         graph.node.add(op_type="CastLike", input=[given, scale], output=[made])
+        return
+    cast = graph.node.add(op_type="Cast", input=[given], output=[made])
+    cast.attribute.add(name="to", type=2, i=element_type.value)  # AttributeProto.INT
+
+
+def _layer_normalization(writer: ModelWriter, graph: onnx.GraphProto, node: ir.Node) -> None:
+    """What onnxruntime's optimizer makes before opset 17, with which ONNX's own begins."""
+    if writer.opset < _LAYER_NORMALIZATION:
+        _typed_by_scale(writer, graph, node)
+
+
+def _sorted_axes(writer: ModelWriter, graph: onnx.GraphProto, node: ir.Node) -> None:
+    """The axes of a Squeeze in order: inference before opset 11 goes through them but once."""
+    writer.as_it_is(graph, node)
+    for attribute in graph.node[-1].attribute:
+        if attribute.name == "axes":
+            axes = sorted(attribute.ints)
+            del attribute.ints[:]
+            attribute.ints.extend(axes)
 
 
 def _one_sided(writer: ModelWriter, graph: onnx.GraphProto, node: ir.Node) -> None:
@@ -371,10 +400,12 @@ _STAND_INS: dict[str, _StandIn] = {
 _OF_ONNX: dict[str, _StandIn] = {
     **dict.fromkeys(_WINDOWS, _window),
     "GroupNormalization": _like_first,
+    "LayerNormalization": _layer_normalization,
     "MeanVarianceNormalization": _like_first,
     "RMSNormalization": _typed_by_scale,
     "Reshape": ModelWriter.reshape,
     "SimplifiedLayerNormalization": _typed_by_scale,
+    "Squeeze": _sorted_axes,
     "STFT": _one_sided,
 }
 """What ONNX's inference gets wrong or says nothing of (onnx 1.23), and what onnxruntime has under

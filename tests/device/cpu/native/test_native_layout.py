@@ -447,13 +447,14 @@ SLICES = [
 """Starts, ends, axes and steps."""
 
 
+@pytest.mark.parametrize("kind", [np.int32, np.int64])
 @pytest.mark.parametrize(("starts", "ends", "axes", "by"), SLICES)
-def test_slices_stay_with_channels_last(starts, ends, axes, by):
+def test_slices_stay_with_channels_last(starts, ends, axes, by, kind):
     net = Net(1, 3, 9, 11)
     x = net.add("Relu", net.conv("x", 3, 12))
-    bounds = [net.const(values=np.array(numbers)) for numbers in (starts, ends)]
-    bounds.append("" if axes is None else net.const(values=np.array(axes)))
-    bounds += [] if by is None else [net.const(values=np.array(by))]
+    bounds = [net.const(values=np.array(numbers, kind)) for numbers in (starts, ends)]
+    bounds.append("" if axes is None else net.const(values=np.array(axes, kind)))
+    bounds += [] if by is None else [net.const(values=np.array(by, kind))]
     piece = net.add("Slice", x, *bounds)
     channels = len(range(12)[slice(*(n[1 if axes is None else 0] for n in (starts, ends)))])
     channels = len(range(12)[0:9:2]) if axes is None else channels
