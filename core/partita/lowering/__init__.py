@@ -5,7 +5,7 @@ from __future__ import annotations
 from partita.lowering.builder import Builder
 from partita.lowering.constant_folding import fold_constants, reference_fold
 from partita.lowering.emitter import Emitter, GraphBody, NeedsValue, OtherSizes
-from partita.lowering.fusion import fuse, fuse_levels, fuse_residuals
+from partita.lowering.fusion import fuse, fuse_for_shapes, fuse_levels
 from partita.lowering.fusion.activation import NO_ACTIVATION, Activation, ActivationCode
 from partita.lowering.graph import Graph, Node, Value
 from partita.lowering.models.function_expansion import expand_functions
@@ -53,8 +53,8 @@ __all__ = [
     "expand_functions",
     "fold_constants",
     "fuse",
+    "fuse_for_shapes",
     "fuse_levels",
-    "fuse_residuals",
     "lower",
     "lower_ir",
     "lower_proto",

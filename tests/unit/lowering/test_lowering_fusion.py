@@ -5,6 +5,7 @@ definition gives.
 """
 
 import math
+import re
 
 import numpy as np
 import onnxruntime as ort
@@ -18,7 +19,7 @@ from partita.lowering import (
     Node,
     Value,
     fuse,
-    fuse_residuals,
+    fuse_for_shapes,
     lower_proto,
     reference_fold,
 )
@@ -60,12 +61,22 @@ def convolve(op_type, attrs, x, w, bias):
     return result if bias is None else result + bias.reshape(-1, *(1,) * (w.ndim - 2))
 
 
+def normalized_channels(x, scale, bias, epsilon):
+    """Axis 1 of a tensor."""
+    wide, ones = x.astype(np.float64), (1,) * (x.ndim - 2)
+    deviation = np.sqrt(wide.var(1, keepdims=True) + epsilon)
+    result = (wide - wide.mean(1, keepdims=True)) / deviation
+    return (result * scale.reshape(-1, *ones) + bias.reshape(-1, *ones)).astype(x.dtype)
+
+
 def compute(node, arrays):
     """One node of a fused graph."""
     if node.domain != "partita":
         return reference_fold(node, arrays)
     if node.op_type == "Silu":
         return [FUNCTIONS[ActivationCode.SILU](arrays[0], 0, 0)]
+    if node.op_type == "ChannelNormalization":
+        return [normalized_channels(*arrays, node.attrs["epsilon"])]
     x, w, bias, residual = arrays
     if node.op_type == "MatMul":
         result = x.astype(np.float64) @ w
@@ -233,6 +244,22 @@ def test_zero_padding_moves_into_the_convolution(chain, expected):
     check(model_of(f"{CONV_INPUT} => (float[A, B, C, D] y) {{ {chain} }}", weights), expected, x=X)
 
 
+def test_zero_padding_that_concrete_shapes_show_moves_into_what_was_fused():
+    text = """g (float[N, 6, 9, 8] x, int64[8] pads) => (float[A, B, C, D] y) {
+        p = Pad(x, pads) c = Conv <pads = [1, 0, 0, 1]> (p, w, b) y = Relu(c)
+    }"""
+    model, pads = model_of(text, CONV), np.array([0, 0, 1, 2, 0, 0, 0, 1])
+    graph = check(model, "Pad partita::Conv", x=X, pads=pads)
+    graph.nodes[0].inputs[1] = Value.constant(pads)
+    fuse_for_shapes(graph, {})
+    assert [node.kind for node in graph.nodes] == ["partita::Conv"]
+    assert graph.nodes[0].attrs["pads"] == [2, 2, 0, 2]
+    assert len(graph.nodes[0].origins) == 3
+    (wanted,) = run_ort(model, {"x": X, "pads": pads})
+    found = evaluate(graph, {"x": X, "pads": pads})[0]
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
 def test_a_pad_that_crops_stays():
     text = f"{CONV_INPUT} => (float[A, B, C, D] y) {{ p = Pad(x, crop) y = Conv(p, w, b) }}"
     graph = lower_proto(model_of(text, CONV | {"crop": np.array([0, 0, -1, 0, 0, 0, 0, 0])}))
@@ -380,9 +407,9 @@ def test_a_residual_that_concrete_shapes_show_to_be_one():
     r = normal(2, 4, 7, 6)
     graph = check(model, "partita::Conv Add Relu", x=X, r=r)
     known = {graph.nodes[0].outputs[0]: r.shape, graph.inputs[1]: r.shape}
-    fuse_residuals(graph, known | {graph.inputs[1]: (1, 4, 7, 6)})
+    fuse_for_shapes(graph, known | {graph.inputs[1]: (1, 4, 7, 6)})
     assert [node.kind for node in graph.nodes] == ["partita::Conv", "Add", "Relu"]
-    fuse_residuals(graph, known)
+    fuse_for_shapes(graph, known)
     assert [node.kind for node in graph.nodes] == ["partita::Conv"]
     assert graph.nodes[0].attrs["activation"] == Activation(ActivationCode.RELU)
     assert len(graph.nodes[0].origins) == 4
@@ -594,7 +621,7 @@ SQUARE = MEAN + "p = Pow(d, two) v = ReduceMean <axes = [-1]> (p) e = Add(v, eps
         (SQUARE.replace("[-1]", "[2]") + "q = Div(d, r) s = Mul(q, g1) y = Add(s, b1)",
          "LayerNormalization"),
         (SQUARE.replace("[-1]", "[1]") + "q = Div(d, r) s = Mul(q, g1) y = Add(s, b1)",
-         "ReduceMean Sub Pow ReduceMean Add Sqrt Div Mul Add"),
+         "partita::ChannelNormalization Mul Add"),
         (SQUARE + "q = Div(r, d) s = Mul(q, g1) y = Add(s, b1)",
          "ReduceMean Sub Pow ReduceMean Add Sqrt Div Mul Add"),
     ],
@@ -612,6 +639,41 @@ def test_layer_normalization_spelled_out(chain, expected):
 
 
 SPELLED = "ReduceMean Sub Pow ReduceMean Add Sqrt Div Mul Add"
+CHANNELS = SQUARE.replace("[-1]", "[1]")
+
+
+@pytest.mark.parametrize(
+    ("chain", "expected"),
+    [
+        (CHANNELS + "q = Div(d, r) s = Mul(q, g3) y = Add(s, b3)", ""),
+        (CHANNELS + "q = Div(d, r) s = Mul(g4, q) y = Add(b3, s)", ""),
+        (CHANNELS.replace("[1]", "[-3]") + "q = Div(d, r) y = Mul(q, g3)", ""),
+        (CHANNELS + "q = Div(d, r) y = Add(q, b3)", ""),
+        (CHANNELS + "y = Div(d, r)", ""),
+        (CHANNELS + "q = Div(d, r) y = Mul(q, two)", ""),
+        (CHANNELS + "q = Div(d, r) y = Relu(q)", " Relu"),
+        (CHANNELS + "q = Div(d, r) y = Mul(q, row)", " Mul"),
+        (CHANNELS + "q = Div(d, r) s = Add(q, b3) y = Mul(s, g3)", " Mul"),
+        (CHANNELS + "q = Div(d, r) y = Mul(q, x)", " Mul"),
+        (CHANNELS + "q = Div(d, r) y = Mul(q, r)", None),
+        (CHANNELS.replace("[1]", "[2]") + "y = Div(d, r)", None),
+        (CHANNELS.replace("[1]", "[1, 2]") + "y = Div(d, r)", None),
+        (CHANNELS.replace("[1]", "[-1]", 1) + "y = Div(d, r)", None),
+    ],
+)
+def test_normalization_of_channels_spelled_out(chain, expected):
+    weights = {
+        "two": np.float32(2),
+        "eps": np.float32(1e-3),
+        "g3": normal(7, 1, 1),
+        "g4": normal(1, 7, 1, 1),
+        "b3": normal(7, 1, 1),
+        "row": normal(6),
+    }
+    text = f"g (float[N, 7, 5, 6] x) => (float[N, 7, 5, 6] y) {{ {chain} }}"
+    fused = None if expected is None else f"partita::ChannelNormalization{expected}"
+    spelled = " ".join(re.findall(r"= ([A-Z]\w+)", chain))
+    check(model_of(text, weights, opset=17), fused or spelled, x=normal(3, 7, 5, 6))
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,12 @@ import sys
 from collections.abc import Sequence
 
 from partita.lowering.fusion.epilogue import fuse_epilogues
+from partita.lowering.fusion.padding import fuse_pads
 from partita.lowering.fusion.quantized.blocks import put_blocks
 from partita.lowering.fusion.quantized.flow import fuse_quantized_flow
 from partita.lowering.fusion.quantized.joined import join_levels
 from partita.lowering.fusion.quantized.products import fuse_quantized
 from partita.lowering.fusion.quantized.tables import tabulate_levels
-from partita.lowering.fusion.quantized.unsigned import make_unsigned
 from partita.lowering.fusion.rewriting import PASSES, Accepts, Pass, Rewriter, Shapes
 from partita.lowering.graph import Graph, Node
 from partita.system.modules import import_modules
@@ -27,8 +27,8 @@ __all__ = [
     "Shapes",
     "all_passes",
     "fuse",
+    "fuse_for_shapes",
     "fuse_levels",
-    "fuse_residuals",
 ]
 
 
@@ -67,7 +67,6 @@ def fuse_levels(graph: Graph, accepts: Accepts | None = None) -> None:
 
     To be run before constants are folded, since dequantized weights are constants.
     """
-    make_unsigned(graph)
     put_blocks(graph, accepts or _all)
     join_levels(graph, accepts or _all)
     tabulate_levels(graph, accepts or _all)
@@ -75,10 +74,10 @@ def fuse_levels(graph: Graph, accepts: Accepts | None = None) -> None:
         fuse(graph, (fuse_quantized, fuse_quantized_flow), accepts)
 
 
-def fuse_residuals(graph: Graph, shapes: Shapes, accepts: Accepts | None = None) -> None:
-    """Fuses the residual additions that only concrete shapes show to be such; no bodies.
+def fuse_for_shapes(graph: Graph, shapes: Shapes, accepts: Accepts | None = None) -> None:
+    """Fuses what only concrete shapes show to be a residual addition or padding; no bodies.
 
-    A :attr:`~partita.lowering.Target.refine` for models with dynamic shapes.
+    A :attr:`~partita.lowering.Target.refine` for models whose shapes are dynamic or computed.
 
     Args:
         graph: The graph, which is changed.
@@ -87,6 +86,7 @@ def fuse_residuals(graph: Graph, shapes: Shapes, accepts: Accepts | None = None)
             ``None``.
     """
     rewriter = Rewriter(graph, accepts or _all, shapes)
+    fuse_pads(rewriter)
     fuse_epilogues(rewriter)
     rewriter.finish()
 

@@ -22,9 +22,12 @@ from partita.lowering.program import Array
 
 @fusion_pass(50)
 def fuse_layer_normalization(rewriter: Rewriter) -> None:
-    """``(x - mean(x)) / sqrt(mean((x - mean(x))**2) + eps) * scale [+ bias]`` over the last axis.
+    """``(x - mean(x)) / sqrt(mean((x - mean(x))**2) + eps) [* scale] [+ bias]`` over an axis.
 
-    Source of the spelling: how PyTorch and TensorFlow export layer normalization below opset 17.
+    Over the last one it is LayerNormalization, if it has a scale; over that of an image's channels
+    ``partita::ChannelNormalization``, which has a scale and a bias for each and normalizes axis 1.
+    Source of the spelling: how PyTorch and TensorFlow export layer normalization below opset 17,
+    and how networks of images spell that of channels at any.
     """
     for node in rewriter.nodes():
         if node.kind == "Sqrt":
@@ -181,10 +184,18 @@ def _fuse(rewriter: Rewriter, root: Node) -> None:
         return
     x = difference.inputs[0]
     quotient = _quotient(rewriter, root, mean, x)
-    if quotient is None or x is None or not (_over_last(mean, x) and _over_last(variance, x)):
+    if quotient is None or x is None:
         return
     group = [mean, difference, square, variance, plus, root, *quotient]
-    result = quotient[-1]
+    if _is_over(-1, mean, x) and _is_over(-1, variance, x):
+        _fuse_rows(rewriter, group, x, epsilon[1])
+    elif _is_over(1, mean, x) and _is_over(1, variance, x):
+        _fuse_channels(rewriter, group, x, epsilon[1])
+
+
+def _fuse_rows(rewriter: Rewriter, group: list[Node], x: Value, epsilon: float) -> None:
+    """Makes one node of what normalizes rows, and of the scale and the bias behind it."""
+    result = group[-1]
     scaled = rewriter.only_user(result.outputs[0], "Mul")
     scale = None if scaled is None else _row(other_input(scaled, result.outputs[0]))
     if scaled is None or scale is None or not _is_row_of(scale, x):
@@ -204,12 +215,43 @@ def _fuse(rewriter: Rewriter, root: Node) -> None:
         "LayerNormalization",
         inputs,
         [last.outputs[0]],
-        {"axis": -1, "epsilon": epsilon[1]},
+        {"axis": -1, "epsilon": epsilon},
         version=17,
         name=result.name,
         origins=origins(group),
     )
     rewriter.replace(group, fused)
+
+
+def _fuse_channels(rewriter: Rewriter, group: list[Node], x: Value, epsilon: float) -> None:
+    """The same for channels of an image."""
+    result = group[-1]
+    count = None if x.shape is None or len(x.shape) < 3 else x.shape[1]
+    if type(count) is not int or x.dtype != np.float32:
+        return
+    rows, taken = {"Mul": np.ones(count), "Add": np.zeros(count)}, []
+    last = result
+    for kind in rows:
+        user = rewriter.only_user(last.outputs[0], kind)
+        other = None if user is None else other_input(user, last.outputs[0])
+        const = None if other is None else other.const
+        row = None if const is None else per_channel(const, count, x)
+        if user is not None and row is not None:
+            rows[kind], last = row, user
+            taken.append(user)
+    output = last.outputs[0]
+    if output is None or not rewriter.inner([*group, *taken], output):
+        return
+    fused = Node(
+        "ChannelNormalization",
+        [x, *(Value.constant(row.astype(np.float32)) for row in rows.values())],
+        [output],
+        {"epsilon": epsilon},
+        domain="partita",
+        name=result.name,
+        origins=origins([*group, *taken]),
+    )
+    rewriter.replace([*group, *taken], fused)
 
 
 def _squared(node: Node) -> Value | None:
@@ -247,15 +289,17 @@ def _difference(
     return None
 
 
-def _over_last(node: Node, x: Value) -> bool:
-    """Whether a ReduceMean goes over the last axis and keeps it."""
+def _is_over(axis: int, node: Node, x: Value) -> bool:
+    """Whether a ReduceMean goes over that axis alone, the last one if it is -1, and keeps it."""
     axes = node.attrs.get("axes")
     given = node.input(1)
     if given is not None:
         axes = None if given.const is None else given.const.tolist()
     if not axes or len(axes) != 1 or not node.attrs.get("keepdims", 1):
         return False
-    return axes[0] == -1 or (x.shape is not None and axes[0] == len(x.shape) - 1)
+    if x.shape is None:
+        return bool(axes[0] == axis)
+    return bool(axes[0] % len(x.shape) == axis % len(x.shape))
 
 
 def _is_row_of(scale: Value, x: Value) -> bool:

@@ -8,14 +8,17 @@ from partita.lowering.graph import Node
 
 @fusion_pass(70)
 def fuse_pads(rewriter: Rewriter) -> None:
-    """A Pad with zeros along spatial axes, read by Convs alone, becomes their own padding."""
+    """A Pad with zeros along spatial axes, read by Convs alone, becomes their own padding.
+
+    Exporters compute it of the image's shape where strides are to leave no rest ("SAME").
+    """
     for node in rewriter.nodes():
         if node.kind == "Pad":
             _fuse(rewriter, node)
 
 
 def _fuse(rewriter: Rewriter, pad: Node) -> None:
-    convs, pads = rewriter.users(pad.outputs[0], "Conv"), _zero_pads(pad)
+    convs, pads = rewriter.readers(pad.outputs[0]), _zero_pads(pad)
     if pads is None or not all(_takes(conv, pad, pads) for conv in convs):
         return
     for conv in convs[:-1]:
@@ -27,6 +30,8 @@ def _fuse(rewriter: Rewriter, pad: Node) -> None:
 
 def _takes(conv: Node, pad: Node, pads: list[int]) -> bool:
     """Whether a convolution can pad by itself what it reads padded."""
+    if conv.kind not in ("Conv", "partita::Conv"):
+        return False
     rank = len(pads) // 2
     channels = [*pads[:2], *pads[rank : rank + 2]]
     if rank < 3 or any(channels) or min(pads) < 0:
@@ -43,17 +48,12 @@ def _padded(conv: Node, pad: Node, pads: list[int], replaced: list[Node]) -> Nod
     rank = len(pads) // 2
     begins, ends = pads[:rank], pads[rank:]
     own = conv.attrs.get("pads") or [0] * (2 * (rank - 2))
-    attrs = {key: value for key, value in conv.attrs.items() if key != "auto_pad"}
-    attrs["pads"] = [a + b for a, b in zip(own, [*begins[2:], *ends[2:]], strict=True)]
-    return Node(
-        "Conv",
-        [pad.inputs[0], *conv.inputs[1:]],
-        conv.outputs,
-        attrs,
-        version=conv.version,
-        name=conv.name,
-        origins=origins(replaced),
-    )
+    attrs = {
+        "auto_pad": "NOTSET",
+        "pads": [a + b for a, b in zip(own, [*begins[2:], *ends[2:]], strict=True)],
+    }
+    inputs = [pad.inputs[0], *conv.inputs[1:]]
+    return conv.like(inputs, attrs=attrs, origins=origins(replaced))
 
 
 def _zero_pads(node: Node) -> list[int] | None:

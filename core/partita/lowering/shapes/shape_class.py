@@ -31,6 +31,9 @@ Refine = Callable[[Graph, Mapping[Value, Shape]], None]
 Axes = frozenset[tuple[int, int]]
 """Which sizes of inputs vary: input and axis."""
 
+MOST_NUMBERS = 16
+"""Elements of a constant that passes look for: a number, or what pads an image."""
+
 _INT64 = np.dtype(np.int64)
 
 
@@ -275,7 +278,7 @@ def learn(
 
 
 def with_known_numbers(nodes: Sequence[Node], folded: Mapping[Value, Operand]) -> list[Node]:
-    """The nodes, which read numbers that were found as constants; passes look for such.
+    """The nodes, which read a few numbers that were found as constants; passes look for such.
 
     Args:
         nodes: Of the graph.
@@ -284,7 +287,9 @@ def with_known_numbers(nodes: Sequence[Node], folded: Mapping[Value, Operand]) -
     numbers = {
         value: Value.constant(operand.const, value.name)
         for value, operand in folded.items()
-        if operand.const is not None and operand.size == 1 and operand.const.dtype != object
+        if operand.const is not None
+        and operand.size <= MOST_NUMBERS
+        and operand.const.dtype != object
     }
     return [
         node.like([value if value is None else numbers.get(value, value) for value in node.inputs])

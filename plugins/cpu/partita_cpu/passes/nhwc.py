@@ -153,7 +153,8 @@ class _Walk(MovedChannelsLast):
             "BatchNormalization": self._batch_normalization,
             "GroupNormalization": self._groups,
             "InstanceNormalization": self._groups,
-            "Add": self._sum,
+            "partita::ChannelNormalization": self._rows,
+            "Add": self._pair,
             "Mul": self._gate,
             "Resize": self._resize,
             "RoiAlign": self._regions,
@@ -370,20 +371,35 @@ class _Walk(MovedChannelsLast):
         self._with_activation(node, [self.bring(x, node), *rows], "GroupNormalization", attrs)
         return True
 
-    def _sum(self, node: Node) -> bool:
-        """Sums of two images of one shape, which are read and written where others want them."""
+    def _rows(self, node: Node) -> bool:
+        """Normalization of each pixel's channels, which are rows where they lie last.
+
+        By rows it is computed in any case, so that the image is moved for it if need be.
+        """
+        x, output = node.inputs[0], node.outputs[0]
+        if x is None or not self.is_image(x) or output is None:
+            return False
+        attrs = {"axis": -1, "epsilon": node.number("epsilon", 1e-5)}
+        inputs = [self.bring(x, node), *node.inputs[1:]]
+        self.append(node, inputs, output, "LayerNormalization", "", attrs, node.origins)
+        return True
+
+    def _pair(self, node: Node) -> bool:
+        """Two images of one shape, which are read and written where others want them."""
         pair = [v for v in node.inputs if v is not None and self.is_image(v)]
         same = len(pair) == 2 and self.shape(pair[0]) == self.shape(pair[1])
         if not same or not any(map(self.is_last, pair)) or not self._are_single(pair):
             return self._elementwise(node)
-        self.replace(node, [self.bring(value, node) for value in pair], "Add", DOMAIN)
+        self.replace(node, [self.bring(value, node) for value in pair], node.op_type, DOMAIN)
         return True
 
     def _gate(self, node: Node) -> bool:
-        """Images times a computed number for each channel (squeeze and excitation)."""
+        """Images times one another, or a number for each channel (squeeze and excitation)."""
         pair = [v for v in node.inputs if v is not None and self.is_image(v)]
         if len(pair) != 2 or not self._are_single(pair):
             return self._elementwise(node)
+        if self.shape(pair[0]) == self.shape(pair[1]):
+            return self._pair(node)
         x, factor = pair if self._is_pixel(pair[1]) else pair[::-1]
         gates = self._is_pixel(factor) and not self._is_pixel(x) and self.is_last(x)
         if not gates or (self.shape(x) or ())[:2] != (self.shape(factor) or ())[:2]:

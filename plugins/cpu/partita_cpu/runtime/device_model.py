@@ -35,8 +35,8 @@ from partita.lowering import (
     Specializer,
     Target,
     fuse,
+    fuse_for_shapes,
     fuse_levels,
-    fuse_residuals,
     lower,
     made_ahead,
 )
@@ -242,7 +242,7 @@ def _refine_for(policy: PrecisionPolicy) -> Callable[[Graph, Shapes], None]:
     """What is done to a graph when its shapes are known."""
 
     def refine(graph: Graph, shapes: Shapes) -> None:
-        fuse_residuals(graph, shapes, takes)
+        fuse_for_shapes(graph, shapes, takes)
         shapes = take_rows_early(graph, shapes)
         if policy.native:
             attend_in_place(graph, shapes, policy)

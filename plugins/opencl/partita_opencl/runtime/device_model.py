@@ -24,7 +24,7 @@ from partita.lowering import (
     Step,
     Target,
     fuse,
-    fuse_residuals,
+    fuse_for_shapes,
     lower,
     made_ahead,
 )
@@ -341,7 +341,7 @@ class OpenClModel(DeviceModel):
 
     def _refine(self, graph: Graph, shapes: Shapes) -> None:
         """What is done to the graph when its shapes are known."""
-        fuse_residuals(graph, shapes, self._accepts)
+        fuse_for_shapes(graph, shapes, self._accepts)
         if self._merger is not None:
             rewriter = Rewriter(graph, self._accepts, shapes)
             fuse_attention(rewriter)  # whose factor may have been made of shapes

@@ -28,7 +28,7 @@ def _batch_normalization(node: Node, shapes: Shapes) -> Iterable[str]:
         yield from holds(name, shape, x[1] if len(x) > 1 else 1)
 
 
-@_demand("InstanceNormalization", "GroupNormalization")
+@_demand("InstanceNormalization", "GroupNormalization", "partita::ChannelNormalization")
 def _plane_normalization(node: Node, shapes: Shapes) -> Iterable[str]:
     size = first_of(shapes)[1]
     if node.op_type == "GroupNormalization":

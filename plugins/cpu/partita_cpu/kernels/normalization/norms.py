@@ -19,6 +19,7 @@ from partita_cpu.jit.llvm_kernel import addresses
 from partita_cpu.kernels.elementwise.broadcast_loops import broadcast, emit_broadcast
 from partita_cpu.kernels.elementwise.cast import emit_cast
 from partita_cpu.kernels.half import FLOAT32, float32_of, narrow, through_float32
+from partita_cpu.kernels.movement.rearrange import transposed
 from partita_cpu.kernels.normalization.norm_loops import (
     GroupSizes,
     Normalized,
@@ -34,7 +35,7 @@ from partita_cpu.kernels.normalization.norm_loops import (
     scale_channels,
 )
 from partita_cpu.kernels.normalization.shared_groups import emit_shared_groups
-from partita_cpu.kernels.operator_table import ALL_FLOATS, HALVES, kernel
+from partita_cpu.kernels.operator_table import ALL_FLOATS, F32, HALVES, kernel
 from partita_cpu.kernels.quantized_weights.matmul_nbits import row_arithmetic
 from partita_cpu.llvm.eight_rows import EIGHT, LONGEST
 from partita_cpu.llvm.normalization import eights_name
@@ -198,6 +199,16 @@ def layer_normalization(
 ) -> tuple[Operand, Operand, Operand]:
     """LayerNormalization with its mean and inverse deviation."""
     return _with_statistics(b, node, x, scale, bias, True)
+
+
+@kernel("ChannelNormalization", domain="partita", dtypes=F32)
+def channel_normalization(
+    b: Builder, node: Node, x: Operand, scale: Operand, bias: Operand
+) -> Operand:
+    """LayerNormalization of axis 1, by rows: with channels last it needs no transpositions."""
+    last = transposed(b, x, (0, *range(2, x.ndim), 1))
+    y, _, _ = _emit_rows(b, last, scale, bias, x.ndim - 1, node.number("epsilon", 1e-5), True)
+    return transposed(b, y, (0, x.ndim - 1, *range(1, x.ndim - 1)))
 
 
 @kernel("RMSNormalization", "SimplifiedLayerNormalization", dtypes=ALL_FLOATS)
