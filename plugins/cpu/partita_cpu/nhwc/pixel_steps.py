@@ -1,4 +1,4 @@
-"""Native steps on pixels of images with channels last: sums, gates, nearest pixels."""
+"""Native steps on pixels of images with channels last: sums, products, gates, nearest pixels."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import NamedTuple
 import numpy as np
 
 from partita.lowering import Array
-from partita_cpu.jit.intrinsics.address_call import address, call_add, call_narrow, call_scale
+from partita_cpu.jit.intrinsics.address_call import address, call_combine, call_narrow, call_scale
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.nhwc.window import ChannelSlice
 
 
-class Summand(NamedTuple):
+class SecondImage(NamedTuple):
     """Which channels of a second image are read.
 
     Attributes:
@@ -25,23 +25,23 @@ class Summand(NamedTuple):
 
 
 @loop
-def add_images(
+def combine_images(
     a: Array,
     b: Array,
     y: Array,
     kernel: Array,
     channels: ChannelSlice,
-    second: Summand,
+    second: SecondImage,
     tid: int,
     nt: int,
 ) -> None:
-    """``y = a + b``, some channels of each.
+    """``y = a + b`` or ``y = a * b``, some channels of each.
 
     Args:
         a: Pixels, flat; float32, or bfloat16 as uint16, and then b and y as well.
         b: As many pixels, flat.
         y: As many, flat.
-        kernel: What adds rows; see `llvm.images.sums`.
+        kernel: What adds or multiplies rows; see `llvm.images.pairs`.
         channels: Which ones of a are read, and where y is written.
         second: Which ones of b are read.
         tid: This thread.
@@ -53,7 +53,7 @@ def add_images(
     rows, columns = end - begin, count
     if channels.x_pitch == channels.y_pitch == second.pitch == count:
         rows, columns = 1, (end - begin) * count
-    call_add(
+    call_combine(
         kernel[0],
         (
             rows,

@@ -17,6 +17,7 @@ import numpy as np
 
 from partita.lowering import ActivationCode, Graph, Node, Value
 from partita.lowering.nhwc.conversion import DOMAIN, Shapes
+from partita.model.model import is_static
 from partita_cpu.gemm.fused_activation import bounds_of, has_kernel, needs_pass
 from partita_cpu.gemm.precision_policy import PrecisionPolicy
 from partita_cpu.gemm.tile_kernels import Arithmetic
@@ -36,7 +37,7 @@ _OF_ROWS = frozenset(
 )
 _ATTENTION = f"{HEADS}::Attention"
 _OF_SLICES = frozenset(f"{SLICES}::{name}" for name in ("Conv", "SummedConv"))
-_ADD = f"{DOMAIN}::Add"
+_PAIRS = (f"{DOMAIN}::Add", f"{DOMAIN}::Mul")
 _GROUPS = f"{DOMAIN}::GroupNormalization"
 _SAME = frozenset(
     f"{DOMAIN}::{name}"
@@ -145,7 +146,7 @@ class _Rows:
         x, scale, bias = (node.input(n) for n in range(3))
         if x is None or scale is None or any(output is not None for output in node.outputs[1:]):
             return False
-        shape, axis = self._shapes.get(x), int(node.attrs.get("axis", -1))
+        shape, axis = self._shape_of(x), int(node.attrs.get("axis", -1))
         if shape is None or x.dtype != np.float32 or not math.prod(shape):
             return False
         row = shape[axis:]
@@ -153,11 +154,13 @@ class _Rows:
         return all(v.dtype == np.float32 and self._shape_of(v) == row for v in given)
 
     def _shape_of(self, value: Value) -> tuple[int, ...] | None:
-        return self._shapes.get(value) if value.const is None else value.const.shape
+        """By the graph's shapes; images with channels last, which are new, know their own."""
+        known = self._shapes.get(value) if value.const is None else value.const.shape
+        return value.shape if known is None and is_static(value.shape) else known
 
 
 def _can_write(policy: PrecisionPolicy, rows: _Rows, node: Node) -> bool:
-    if node.kind == _ADD or _moves(node):
+    if node.kind in _PAIRS or _moves(node):
         return True
     if node.kind == _ATTENTION:
         return attention_arithmetic(policy, HeadSizes(*node.attrs["sizes"])).in_bfloat16
@@ -190,7 +193,7 @@ def _can_read(policy: PrecisionPolicy, rows: _Rows, node: Node, position: int) -
         return not policy.level.tiles and rows.can_read(node, position)
     if node.kind in _SAME or node.kind in _MEANS or node.kind == _GROUPS or _moves(node):
         return position == 0
-    if node.kind == _ADD or _is_concat(node):
+    if node.kind in _PAIRS or _is_concat(node):
         return True
     if node.kind in _TRANSPOSED:
         return _is_narrow_product(policy, node) and position == 0
@@ -226,7 +229,7 @@ def _ties(node: Node) -> list[tuple[Value | None, Value | None]]:
         or (convolves and _is_depthwise(node))
     ):
         return [(node.inputs[0], output)]
-    if node.kind == _ADD or _is_concat(node):
+    if node.kind in _PAIRS or _is_concat(node):
         return [(value, output) for value in node.inputs]
     if convolves and node.input(3) is not None:
         return [(node.inputs[3], output)]

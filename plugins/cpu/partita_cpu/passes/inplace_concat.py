@@ -21,13 +21,13 @@ from partita.lowering.nhwc.conversion import DOMAIN
 
 _CONV, _SCALE = f"{DOMAIN}::Conv", f"{DOMAIN}::ScaleShift"
 _TRANSPOSED, _RESIZE = f"{DOMAIN}::ConvTranspose", f"{DOMAIN}::Resize"
-_ADD, _GATE = f"{DOMAIN}::Add", f"{DOMAIN}::Gate"
+_PAIRS, _GATE = (f"{DOMAIN}::Add", f"{DOMAIN}::Mul"), f"{DOMAIN}::Gate"
 _GROUPS = f"{DOMAIN}::GroupNormalization"
 _POOLS = (f"{DOMAIN}::MaxPool", f"{DOMAIN}::AveragePool")
 _MEANS = (f"{DOMAIN}::GlobalAveragePool", f"{DOMAIN}::GlobalMaxPool")
 
 _TARGET = {_CONV: 6, _SCALE: 3, _TRANSPOSED: 3, **dict.fromkeys(_POOLS, 1)}
-_TARGET |= {_ADD: 2, _GATE: 2, _RESIZE: 4, _GROUPS: 3}
+_TARGET |= {**dict.fromkeys(_PAIRS, 2), _GATE: 2, _RESIZE: 4, _GROUPS: 3}
 """Who can write to a part of a buffer, and the position of the input that is the buffer."""
 
 _READERS = frozenset({*_TARGET, *_MEANS, "Concat"})
@@ -182,7 +182,7 @@ class _Slices:
 
     def _reads_part(self, reader: Node, value: Value) -> bool:
         """Whether a node can read a value that is some channels of a larger image."""
-        if _range_of(reader) is not None or reader.kind == _ADD:
+        if _range_of(reader) is not None or reader.kind in _PAIRS:
             return True
         if reader.kind == "Concat":
             return self._is_concat(reader)
@@ -264,7 +264,7 @@ class _Slices:
             return node
         attrs: dict[str, object] = {}
         inputs = list(node.inputs)
-        for position, name in enumerate(("channels", "second")[: 1 + (node.kind == _ADD)]):
+        for position, name in enumerate(("channels", "second")[: 1 + (node.kind in _PAIRS)]):
             value = node.input(position)
             place = self._place(value)
             if value is None or place is None:

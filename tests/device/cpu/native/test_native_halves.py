@@ -25,7 +25,7 @@ from partita_cpu.gemm.tile_kernels import (
 from partita_cpu.llvm.epilogue import VECTORS
 from partita_cpu.llvm.levels import EVERY
 from partita_cpu.machine_model import MachineModel
-from partita_cpu.nhwc.pixel_steps import Summand, add_images, gate_images, take_pixels
+from partita_cpu.nhwc.pixel_steps import SecondImage, combine_images, gate_images, take_pixels
 from partita_cpu.nhwc.window import ChannelSlice
 
 from .conftest import Guarded, own_share_left
@@ -56,6 +56,7 @@ def require(found, first, wanted, half):
     np.testing.assert_array_equal(found, SENTINEL)
 
 
+@pytest.mark.parametrize(("verb", "combined"), [("add", np.add), ("mul", np.multiply)])
 @pytest.mark.parametrize(("level", "half"), KINDS)
 @examples(40)
 @given(
@@ -64,27 +65,28 @@ def require(found, first, wanted, half):
     beside=besides,
     threads=st.integers(1, 3),
 )
-def test_sums_of_parts(level, half, channels, pixels, beside, threads):
+def test_sums_and_products_of_parts(level, half, verb, combined, channels, pixels, beside, threads):
     rng = np.random.default_rng(channels)
     guarded = Guarded()
     pitches = [beside[2 * n] + channels + beside[2 * n + 1] for n in range(3)]
     a, b = (stored(rng.standard_normal((pixels, pitch)), half) for pitch in pitches[:2])
     y = guarded.array(stored(np.full((pixels, pitches[2]), SENTINEL), half))
     for tid in range(threads):
-        add_images(
+        combine_images(
             guarded.array(a).reshape(-1),
             guarded.array(b).reshape(-1),
             y.reshape(-1),
-            single_kernel(level, "add_halves" if half else "add_rows"),
+            single_kernel(level, f"{verb}_halves" if half else f"{verb}_rows"),
             ChannelSlice(channels, pitches[0], beside[0], pitches[2], beside[4]),
-            Summand(pitches[1], beside[2]),
+            SecondImage(pitches[1], beside[2]),
             tid,
             threads,
         )
     parts = (
-        loaded(x)[:, first : first + channels] for x, first in ((a, beside[0]), (b, beside[2]))
+        np.asarray(loaded(x)[:, first : first + channels], np.float64)
+        for x, first in ((a, beside[0]), (b, beside[2]))
     )
-    require(loaded(y), beside[4], sum(np.asarray(part, np.float64) for part in parts), half)
+    require(loaded(y), beside[4], combined(*parts), half)
     guarded.release()
 
 
@@ -253,7 +255,7 @@ def test_blocks_of_detectors(level, mode):
     net, y = split_blocks()
     check(net, y, **mode)
     found = steps_of(net, y, **mode["config"])
-    assert {"add_images", "take_pixels"} <= set(found)
+    assert {"combine_images", "take_pixels"} <= set(found)
     assert not {"copy_nd", "put_channels"} & set(found)
     if EVERY[level].keeps_bfloat16 and mode["config"] == BF16:
         assert stays_in_halves(net, y)
@@ -284,7 +286,25 @@ def test_gates_over_images(level, mode, batch):
     gated = net.add("Add", net.add("Mul", gate, image), image)
     y = net.conv(gated, 20, 12)
     check(net, y, **mode)
-    assert {"add_images", "gate_images"} <= set(steps_of(net, y, **mode["config"]))
+    assert {"combine_images", "gate_images"} <= set(steps_of(net, y, **mode["config"]))
+
+
+@pytest.mark.parametrize("groups", [1, 40])
+def test_products_of_halves_of_channels(level, mode, groups):
+    """As restoration networks have them in place of activations: nothing is copied."""
+    net = Net(2, 8, 9, 7)
+    image = net.conv("x", 8, 40)
+    image = net.conv(image, 40, 40, group=groups) if groups > 1 else image
+    bounds = [net.const(values=np.array([n])) for n in (0, 20, 40, 1)]
+    parts = [net.add("Slice", image, *bounds[n : n + 2], bounds[3]) for n in (0, 1)]
+    gated = net.add("Mul", *parts)
+    y = net.conv(gated, 20, 12, 1)
+    check(net, y, **mode)
+    found = steps_of(net, y, **mode["config"])
+    assert "combine_images" in found
+    assert not {"copy_nd", "put_channels"} & set(found)
+    if EVERY[level].keeps_bfloat16 and mode["config"] == BF16:
+        assert stays_in_halves(net, y)
 
 
 def test_products_that_are_no_gates(level, mode):

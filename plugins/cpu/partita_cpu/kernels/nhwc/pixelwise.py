@@ -1,6 +1,6 @@
-"""Add, Gate, nearest Resize and RoiAlign of images with channels last.
+"""Add, Mul, Gate, nearest Resize and RoiAlign of images with channels last.
 
-The first three read some channels of each pixel and write to a part of another image, as
+The first four read some channels of each pixel and write to a part of another image, as
 convolutions do.
 """
 
@@ -16,22 +16,26 @@ from partita_cpu.kernels.movement.index_steps import taken_pixels
 from partita_cpu.kernels.nhwc.depthwise import channel_slice
 from partita_cpu.kernels.nhwc.placement import DOMAIN, HALF, STORED, Place, choice_of
 from partita_cpu.kernels.operator_table import ALL_FLOATS, F32, INDICES, INT64, kernel
-from partita_cpu.nhwc.pixel_steps import Summand, add_images, gate_images, take_pixels
+from partita_cpu.nhwc.pixel_steps import SecondImage, combine_images, gate_images, take_pixels
 
 
-@kernel("Add", domain=DOMAIN, dtypes=STORED)
-def add(
+@kernel("Add", "Mul", domain=DOMAIN, dtypes=STORED)
+def combine(
     b: Builder, node: Node, x: Operand, other: Operand, target: Operand | None = None
 ) -> Operand:
-    """The sum of two images of one shape; attribute ``second`` says which channels of the other."""
+    """The sum or the product of two images of one shape.
+
+    Attribute ``second`` says which channels of the other one are read.
+    """
     place = Place.of(node, x, target)
     y = place.output(b, (*x.shape[:3], place.channels), x.dtype == HALF)
     if y.size:
         first, _ = node.attrs.get("second", (0, other.shape[3]))
-        kernels = b.constant(_single(b, x, "add_halves", "add_rows"))
-        second = Summand(other.shape[3], first)
+        verb = node.op_type.lower()
+        kernels = b.constant(_single(b, x, f"{verb}_halves", f"{verb}_rows"))
+        second = SecondImage(other.shape[3], first)
         flat = b.flat(x), b.flat(other), b.flat(y)
-        b.call(add_images, *flat, kernels, channel_slice(place, y), second)
+        b.call(combine_images, *flat, kernels, channel_slice(place, y), second)
     return y
 
 
