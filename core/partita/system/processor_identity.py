@@ -44,6 +44,26 @@ def processor_identity(root: Path = _ROOT) -> str:
     return "\n".join((platform.machine(), *told)) if any(told) else ""
 
 
+def processor_family(root: Path = _ROOT) -> tuple[str, int]:
+    """Who made a processor of x86, and its family: ``("AuthenticAMD", 25)``.
+
+    ``("", 0)`` where the system tells neither, as macOS does.
+
+    Args:
+        root: Where Linux's files are.
+    """
+    if sys.platform == "darwin":
+        return "", 0
+    if sys.platform == "win32":
+        words = _of_windows("Identifier").split()
+        vendor = _of_windows("VendorIdentifier")
+        number = words[words.index("Family") + 1] if "Family" in words[:-1] else ""
+    else:
+        lines = _first_processor(root)
+        vendor, number = lines.get("vendor_id", ""), lines.get("cpu family", "")
+    return (vendor, int(number)) if vendor and number.isdecimal() else ("", 0)
+
+
 # ------------------------------------------------------------------------------------ Linux
 
 _NAMES = ("model name", "cpu model", "Processor", "cpu", "uarch")

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from partita.errors import PropertyError
 from partita.system.cache_sizes import ASSUMED, CacheSizes, cache_sizes
+from partita.system.processor_identity import processor_family
 from partita.system.processors import usable_processors
 from partita_cpu.jit.isa import isa
 from partita_cpu.llvm.levels import Level
@@ -26,27 +27,36 @@ SET_BYTES = 4096
 FEWEST_ROWS = 6
 """Rows of a tile that the smallest caches leave: enough sums to wait for none."""
 
+_HALVES_VECTORS = {("AuthenticAMD", 25)}
+"""Makers and families of processors of AVX-512 that compute a vector in two halves: Zen 4."""
+
 LINE_BYTES = 64
 """A line of the caches; what is cut by their size ends with one."""
 
 
 @dataclass(frozen=True)
 class MachineModel:
-    """What kernels are cut for; no result depends on it but by the order of sums.
+    """What kernels are cut for.
+
+    No result depends on it but by the order of sums, and where bfloat16 is asked for by which
+    products gain by it.
 
     Attributes:
         level: Instruction sets that kernels may use, and how large their tiles are.
         cores: Processors that this process may use.
         caches: What one core has.
+        halves_vectors: Whether a vector of 512 bits is computed in two halves. What multiplies
+            takes twice as long then, what loads and rounds does not.
     """
 
     level: Level
     cores: int = 1
     caches: CacheSizes = ASSUMED
+    halves_vectors: bool = False
 
     @functools.cached_property
     def _hash(self) -> int:
-        return hash((self.level, self.cores, self.caches))
+        return hash((self.level, self.cores, self.caches, self.halves_vectors))
 
     def __hash__(self) -> int:
         """Made once: plans are kept under machines, and every product asks for its own."""
@@ -88,7 +98,13 @@ def this_machine() -> MachineModel:
     Raises:
         PropertyError: PARTITA_CPU_ISA names no level, or PARTITA_CPU_CACHES no sizes.
     """
-    return MachineModel(isa(), usable_processors(), _sizes_of_user() or _sizes_of_system())
+    caches = _sizes_of_user() or _sizes_of_system()
+    return MachineModel(isa(), usable_processors(), caches, _halves_vectors())
+
+
+@functools.cache
+def _halves_vectors() -> bool:
+    return processor_family() in _HALVES_VECTORS
 
 
 @functools.cache

@@ -9,7 +9,11 @@ from types import ModuleType
 
 import pytest
 
-from partita.system.processor_identity import processor_identity, processor_name
+from partita.system.processor_identity import (
+    processor_family,
+    processor_identity,
+    processor_name,
+)
 
 EPYC = """processor\t: 0
 vendor_id\t: AuthenticAMD
@@ -133,6 +137,31 @@ def test_processors_of_macos(monkeypatch, answers, name, known):
     assert processor_name() == name
     assert bool(processor_identity()) == known
     assert not known or "3dd833da" in processor_identity()
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "family"),
+    [
+        (EPYC, ("AuthenticAMD", 25)),
+        (GRAVITON, ("", 0)),
+        ("vendor_id: GenuineIntel\ncpu family: six\n", ("", 0)),
+        ("", ("", 0)),
+    ],
+)
+def test_families_of_processors_on_linux(root, cpuinfo, family):
+    assert processor_family(root(cpuinfo)) == family
+
+
+def test_families_of_processors_elsewhere(registry, monkeypatch):
+    monkeypatch.setattr(sys, "platform", "win32")
+    assert processor_family() == ("", 0)
+    registry["VendorIdentifier"] = "AuthenticAMD"
+    registry["Identifier"] = "AMD64 Family"
+    assert processor_family() == ("", 0)
+    registry["Identifier"] = "AMD64 Family 25 Model 17 Stepping 1"
+    assert processor_family() == ("AuthenticAMD", 25)
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert processor_family() == ("", 0)
 
 
 @pytest.fixture

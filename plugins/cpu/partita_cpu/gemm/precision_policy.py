@@ -100,7 +100,9 @@ SAVED_BY_ROUNDING = 26
 """Products that take as much longer in float32, by vectors of 16, as to round a number does.
 
 Zen 5: 1x1 convolutions of images in float32 take as long in both with 48 channels and 56 outputs,
-96 and 40, 256 and 28; see docs/performance-log.md."""
+96 and 40, 256 and 28. Where vectors are computed in halves (Zen 4), multiplying takes twice as long
+and rounding does not: 16 channels and 8 outputs take less time in bfloat16, and so do all with
+more. See docs/performance-log.md, and `benchmarks/cpu_rounding.py`, which measures both."""
 
 ROUNDED_PIXELS = 1024
 """Products of fewer rows are rounded all the same: little is to be saved, and bfloat16 was asked
@@ -210,10 +212,12 @@ class PrecisionPolicy:
         """The same for pixels that are kept in 16 bits, or in float32 and rounded on the way.
 
         Vectors multiply numbers of bfloat16 twice as fast as those of float32, but to round them
-        takes longer than that saves where few outputs are computed of each.
+        takes longer than that saves where few outputs are computed of each, on most machines.
         """
         found = self.preferred_arithmetic(images)
-        if found is not Arithmetic.BF16 or self.level.tiles or halves or _repays(images):
+        if found is not Arithmetic.BF16 or self.level.tiles or halves:
+            return found
+        if self.machine.halves_vectors or _repays(images):
             return found
         return Arithmetic.F32 if images.pixels >= ROUNDED_PIXELS else found
 

@@ -143,13 +143,14 @@ def test_bfloat16_is_taken_at_its_word():
 def test_what_rounding_would_take_longer_than_it_saves(level):
     """Many rows of float32 of which vectors compute few columns; tiles compute all in bfloat16."""
 
-    def chosen(images, halves=False):
-        policy = PrecisionPolicy(MachineModel(level), Arithmetic.BF16, 2)
+    def chosen(images, halves=False, **machine):
+        policy = PrecisionPolicy(MachineModel(level, **machine), Arithmetic.BF16, 2)
         return policy.preferred_for_stored(images, halves=halves)
 
     image = Images(1, 64, 64, 24, 8, out_height=64, out_width=64)
     for few in (Images.matrix(30000, 16, 1), image):
         assert chosen(few) is (Arithmetic.BF16 if level.tiles else Arithmetic.F32)
         assert chosen(few, halves=True) is Arithmetic.BF16
+        assert chosen(few, halves_vectors=True) is Arithmetic.BF16
     for worth_it in (Images.matrix(2048, 768, 768), Images.matrix(64, 16, 1)):
         assert chosen(worth_it) is Arithmetic.BF16

@@ -1,9 +1,8 @@
-"""Products of many rows with block-quantized weights in vectors, on processors without AMX.
+"""Products of many rows with quantized weights in vectors: some are unpacked at a time.
 
-Weights of some columns are unpacked into the first-level cache and used by all rows of a chunk; the
-chunk's rows stay in the second-level cache while columns change. Rows are int16, as `quantize_rows`
-leaves them, or int8, as `quantize_groups` does; `dot_unpacked` has the tile kernels and says what
-words and units are.
+What is unpacked of some columns stays in the first-level cache while the rows of a chunk meet it,
+and these in the second-level cache while columns change. Rows are int16, as `quantize_rows` leaves
+them, or int8, as `quantize_groups` does: see `dot_unpacked`.
 """
 
 from __future__ import annotations
