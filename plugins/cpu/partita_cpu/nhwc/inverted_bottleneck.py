@@ -52,29 +52,21 @@ compute any number of rows twice, where a band is all that a thread computes: it
 time than to wait for each other and fetch rows from another's cache. But each reads all weights.
 """
 
-FIELDS = (
-    *("HEIGHT", "WIDTH", "OUT_HEIGHT", "OUT_WIDTH", "STRIDE", "TOP", "REACH", "PIXEL_BYTES"),
-    *("LINES", "ROWS", "LEAST", "IMAGES"),
-)
-"""What `bands` holds: of the depthwise convolution sizes, distance from one output row to the next,
-rows of zeros above, input rows that one output row takes, bytes of an input pixel; then output rows
-of a band, input rows of one at most and at least, and images.
-"""
-
 (
-    HEIGHT,
+    HEIGHT,  # of its input
     WIDTH,
     OUT_HEIGHT,
     OUT_WIDTH,
-    STRIDE,
-    TOP,
-    REACH,
-    PIXEL_BYTES,
-    LINES,
-    ROWS,
-    LEAST,
+    STRIDE,  # input rows from one output row to the next
+    TOP,  # rows of zeros above
+    REACH,  # input rows under an output row
+    PIXEL_BYTES,  # of the input
+    LINES,  # output rows of a band
+    ROWS,  # input rows of a band, at most
+    LEAST,  # and at least
     IMAGES,
-) = range(len(FIELDS))
+) = range(12)
+"""Places of the table that `bands` makes, for the depthwise convolution."""
 
 
 class Pixels(NamedTuple):

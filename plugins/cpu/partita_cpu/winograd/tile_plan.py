@@ -28,37 +28,27 @@ from partita_cpu.winograd.time_model import Sizes, panel_and_shares
 SHEET_PIXELS = 64
 """Pixels of a result that are made of sums at a time; they stay in the first-level cache."""
 
-FIELDS = (
-    *("SIDE", "DOWN", "ACROSS", "TILES", "PANEL", "PANELS", "SHARES", "ROW_BYTES", "PLANE_BYTES"),
-    *("SUMS_AT", "SUM_PLANE_BYTES", "SHEET_AT", "RUN", "PIXELS_AT", "ZEROS_AT", "TAPS_AT"),
-    *("POINT_BYTES", "MEMORY_BYTES"),
-)
-"""What the array holds, in order. DOWN, ACROSS: tiles of an image; TILES: of all images; PANEL:
-tiles that are computed at a time; ROW_BYTES: of a transformed pixel's channels; PLANE_BYTES: of all
-tiles of a panel at one point; RUN: tiles whose results are made at a time; POINT_BYTES: weights of
-a column of outputs at one point; SUMS_AT, SHEET_AT, PIXELS_AT, ZEROS_AT, TAPS_AT: where in a
-thread's memory."""
-
 (
-    SIDE,
-    DOWN,
-    ACROSS,
-    TILES,
-    PANEL,
+    SIDE,  # results down and across a tile
+    DOWN,  # tiles of an image, down
+    ACROSS,  # and across
+    TILES,  # tiles of all images
+    PANEL,  # tiles that are computed at a time
     PANELS,
-    SHARES,
-    ROW_BYTES,
-    PLANE_BYTES,
+    SHARES,  # into how many shares threads divide the outputs
+    ROW_BYTES,  # channels of a transformed pixel
+    PLANE_BYTES,  # all tiles of a panel at one point
     SUMS_AT,
-    SUM_PLANE_BYTES,
-    SHEET_AT,
-    RUN,
+    SUM_PLANE_BYTES,  # sums of a panel at one point
+    SHEET_AT,  # sums that become results
+    RUN,  # tiles whose results are made at a time
     PIXELS_AT,
     ZEROS_AT,
     TAPS_AT,
-    POINT_BYTES,
-    MEMORY_BYTES,
-) = range(len(FIELDS))
+    POINT_BYTES,  # weights of a column of outputs at one point
+    MEMORY_BYTES,  # of a thread
+) = range(18)
+"""Places of the driver's table. `..._AT`: bytes from the start of a thread's memory."""
 
 TRANSFORM_INPUT, TRANSFORM_COPIED_INPUT, TRANSFORM_OUTPUT = range(3)
 """Places of the kernels that transform: pixels as they lie, copied ones, and sums."""
@@ -71,7 +61,7 @@ class WinogradPlan:
     Attributes:
         cut: The same convolution, cut for being multiplied directly: sizes, and where things lie.
         side: Results down and across a tile.
-        table: The array for the driver; see `FIELDS`.
+        table: What the compiled loop reads: `SIDE` and the following.
     """
 
     cut: Plan

@@ -12,6 +12,7 @@ import numpy as np
 
 from partita.lowering import Array
 from partita.lowering.shapes.symbolic_size import evaluated, integer, integers
+from partita_cpu.gemm import tile_fields as fields
 from partita_cpu.gemm.blocking.left_matrix import LeftMatrix, Source
 from partita_cpu.gemm.blocking.panels import (
     column_tiles,
@@ -21,7 +22,7 @@ from partita_cpu.gemm.blocking.panels import (
 )
 from partita_cpu.gemm.blocking.problem import PLAIN, Images, Storage
 from partita_cpu.gemm.blocking.weight_pieces import FEW_ROWS, piece_bytes, pieces_of_run
-from partita_cpu.gemm.tile_fields import FIELDS, STEP, THREAD_BYTES, TILE_BYTES, ZERO_BYTES
+from partita_cpu.gemm.tile_fields import STEP, THREAD_BYTES, TILE_BYTES, ZERO_BYTES
 from partita_cpu.gemm.tile_kernels import Arithmetic, tile_columns
 from partita_cpu.llvm.levels import Level
 from partita_cpu.machine_model import MachineModel
@@ -74,7 +75,7 @@ class Plan:
         columns: Columns of a tile.
         blocks: Tiles across, per group.
         offsets: Place of each run in bytes, from the first.
-        table: The array for the drivers; see `FIELDS`.
+        table: What compiled loops read; see `tile_fields`.
         storage: How input and output lie in memory.
         step: Elements along k that AMX takes at a time; `PAIR` where vectors compute in bfloat16.
     """
@@ -173,33 +174,33 @@ class _Planner:
         block = i.slices * of_slice
         # What tiles read behind a run is multiplied by zeros, and must be numbers.
         self.spare = -(-(padded - run) // lhs.cell) if halo else 0
-        values = self._panel_sizes(row, block)
+        values, tiles = self._panel_sizes(row, block)
         starts = np.arange(pieces, dtype=np.int64) * (padded // pieces * unit)
         places = integers(cells)[:, None] * (lhs.cell * unit) + starts
-        apart = integers([n * values["SLICE_BYTES"] if n else 0 for n in range(i.sources)])
+        apart = integers([n * values[fields.SLICE_BYTES] if n else 0 for n in range(i.sources)])
         offsets = (apart[:, None] + places.reshape(-1)).reshape(-1)
         piece, count = of_slice // (taps * pieces), i.sources * taps * pieces
         wider = self.arithmetic.widened_bytes // self.arithmetic.weight_bytes
         most = max(1, room // (piece * wider))
         chunk = -(-count // -(-count // most))
-        partial = 0 if chunk >= count else values["TILES"] * TILE_BYTES
+        partial = 0 if chunk >= count else tiles * TILE_BYTES
         widened = chunk * piece * wider if wider > 1 else 0
         values |= {
-            "TAPS": count,
-            "DEPTH": padded // pieces // (lhs.step if lhs.in_bfloat16 else 1),
-            "ROW": row,
-            "RUN": run // pieces,
-            "PADDED": padded,
-            "BLOCK_BYTES": block,
-            "TAP_BYTES": piece,
-            "CHUNK": chunk,
-            "PARTIAL_BYTES": partial,
-            "W_FIRST": i.covered[0] * of_slice,
+            fields.TAPS: count,
+            fields.DEPTH: padded // pieces // (lhs.step if lhs.in_bfloat16 else 1),
+            fields.ROW: row,
+            fields.RUN: run // pieces,
+            fields.PADDED: padded,
+            fields.BLOCK_BYTES: block,
+            fields.TAP_BYTES: piece,
+            fields.CHUNK: chunk,
+            fields.PARTIAL_BYTES: partial,
+            fields.W_FIRST: i.covered[0] * of_slice,
             **self._image_sizes(),
             **self._places(),
         }
-        values["THREAD_BYTES"] += partial + widened
-        table = integers([values[name] for name in FIELDS])
+        values[fields.THREAD_BYTES] += partial + widened
+        table = integers([values[field] for field in range(fields.FIELDS)])
         return Plan(
             i,
             self.level,
@@ -218,49 +219,49 @@ class _Planner:
             lhs.step,
         )
 
-    def _image_sizes(self) -> dict[str, int]:
-        """Sizes of the problem itself."""
+    def _image_sizes(self) -> dict[int, int]:
+        """Fields of the problem itself."""
         i = self.images
         (down, across), (top, left) = i.kernel, i.begin
         return {
-            "BATCH": i.batch,
-            "HEIGHT": i.height,
-            "WIDTH": i.width,
-            "CHANNELS": i.channels,
-            "GROUP_CHANNELS": self.lhs.group_channels,
-            "TAPS_DOWN": down,
-            "TAPS_ACROSS": across,
-            "STRIDE_DOWN": i.stride[0],
-            "STRIDE_ACROSS": i.stride[1],
-            "DILATION_DOWN": i.dilation[0],
-            "DILATION_ACROSS": i.dilation[1],
-            "TOP": top,
-            "LEFT": left,
-            "OUT_HEIGHT": i.out_height,
-            "OUT_WIDTH": i.out_width,
-            "OUTPUTS": i.outputs,
-            "GROUP_OUTPUTS": self.group_outputs,
+            fields.BATCH: i.batch,
+            fields.HEIGHT: i.height,
+            fields.WIDTH: i.width,
+            fields.CHANNELS: i.channels,
+            fields.GROUP_CHANNELS: self.lhs.group_channels,
+            fields.TAPS_DOWN: down,
+            fields.TAPS_ACROSS: across,
+            fields.STRIDE_DOWN: i.stride[0],
+            fields.STRIDE_ACROSS: i.stride[1],
+            fields.DILATION_DOWN: i.dilation[0],
+            fields.DILATION_ACROSS: i.dilation[1],
+            fields.TOP: top,
+            fields.LEFT: left,
+            fields.OUT_HEIGHT: i.out_height,
+            fields.OUT_WIDTH: i.out_width,
+            fields.OUTPUTS: i.outputs,
+            fields.GROUP_OUTPUTS: self.group_outputs,
         }
 
-    def _places(self) -> dict[str, int]:
-        """Where the driver finds input and output."""
+    def _places(self) -> dict[int, int]:
+        """Fields of input and output in memory."""
         kept, lhs = self.storage, self.lhs
         return {
-            "X_BYTES": 2 if kept.half_in else 4,
-            "Y_BYTES": 2 if kept.half_out else 4,
-            "X_PITCH": lhs.x_pitch,
-            "X_FIRST": kept.x_first,
-            "SLICE_STEP": self.images.slice_step * (2 if kept.half_in else 4),
-            "Y_PITCH": kept.y_pitch or self.images.outputs,
-            "Y_FIRST": kept.y_first,
-            "SOLID": int(lhs.x_pitch == self.images.channels and not kept.scaled),
-            "SCALED": int(kept.scaled),
-            "STEP_BYTES": 2 * lhs.step,
-            "PLANAR": kept.planar,
+            fields.X_BYTES: 2 if kept.half_in else 4,
+            fields.Y_BYTES: 2 if kept.half_out else 4,
+            fields.X_PITCH: lhs.x_pitch,
+            fields.X_FIRST: kept.x_first,
+            fields.SLICE_STEP: self.images.slice_step * (2 if kept.half_in else 4),
+            fields.Y_PITCH: kept.y_pitch or self.images.outputs,
+            fields.Y_FIRST: kept.y_first,
+            fields.SOLID: int(lhs.x_pitch == self.images.channels and not kept.scaled),
+            fields.SCALED: int(kept.scaled),
+            fields.STEP_BYTES: 2 * lhs.step,
+            fields.PLANAR: kept.planar,
         }
 
-    def _panel_sizes(self, row: int, block: int) -> dict[str, int]:
-        """Everything that the drivers read, but for what depends on the runs."""
+    def _panel_sizes(self, row: int, block: int) -> tuple[dict[int, int], int]:
+        """Fields that do not depend on the runs, and tiles in one column of a panel."""
         i, lhs, planes = self.images, self.lhs, self.arithmetic.planes
         halo = lhs.source is Source.HALO
         run_on = halo and i.stride == (1, 1) and not lhs.in_place
@@ -287,36 +288,37 @@ class _Planner:
         panel = evaluated(min, panel, -(-grains // (self.threads // shares)) * grain)
         tiles = evaluated(column_tiles, panel, *lines)
         plane = self._plane_bytes(panel, row)
+        slices = plane * i.panel_slices
         tile_work = lhs.rows * self.columns * i.depth * i.results
-        return {
-            "SOURCE": int(lhs.source),
-            "ARITHMETIC": int(self.arithmetic) if lhs.in_bfloat16 else 0,
-            "CELL": lhs.cell,
-            "TILE_COLUMNS": self.columns,
-            "TILE_ROWS": lhs.rows,
-            "BLOCKS": self.blocks,
-            "PITCH": lhs.pitch,
-            "TRAIL": min(i.begin[1], i.end[1]) + self.spare if halo else 0,
-            "FLAT": integer(flat),
-            "UNITS": units,
-            "GRAIN": grain,
-            "PANEL_UNITS": panel,
-            "SHARES_ACROSS": shares,
-            "PLANE_BYTES": plane * i.panel_slices,
-            "SLICES": i.sources,
-            "FIRST_SLICE": i.outside[0],
-            "LAST_SLICE": i.panel_slices - i.outside[1],
-            "RESULTS": i.results,
-            "RESULT_STEP": i.result_stride,
-            "LEAST_TILES": -(-CLAIM_WORK // max(1, tile_work)),
-            "SLICE_BYTES": plane,
-            "COLUMN_STEP": 4 * self.columns if i.merged_group_channels else 0,
-            "IN_PLACE": int(lhs.in_place),
-            "ROWS_AHEAD": self._rows_ahead(),
-            "TILES": tiles,
-            "THREAD_BYTES": plane * i.panel_slices * planes + 2 * TILE_BYTES + ZERO_BYTES + 128,
-            "EVEN": int(not lhs.on_amx),
+        values = {
+            fields.SOURCE: int(lhs.source),
+            fields.ARITHMETIC: int(self.arithmetic) if lhs.in_bfloat16 else 0,
+            fields.CELL: lhs.cell,
+            fields.TILE_COLUMNS: self.columns,
+            fields.TILE_ROWS: lhs.rows,
+            fields.BLOCKS: self.blocks,
+            fields.PITCH: lhs.pitch,
+            fields.TRAIL: min(i.begin[1], i.end[1]) + self.spare if halo else 0,
+            fields.FLAT: integer(flat),
+            fields.UNITS: units,
+            fields.GRAIN: grain,
+            fields.PANEL_UNITS: panel,
+            fields.SHARES_ACROSS: shares,
+            fields.PLANE_BYTES: slices,
+            fields.SLICES: i.sources,
+            fields.FIRST_SLICE: i.outside[0],
+            fields.LAST_SLICE: i.panel_slices - i.outside[1],
+            fields.RESULTS: i.results,
+            fields.RESULT_STEP: i.result_stride,
+            fields.LEAST_TILES: -(-CLAIM_WORK // max(1, tile_work)),
+            fields.SLICE_BYTES: plane,
+            fields.COLUMN_STEP: 4 * self.columns if i.merged_group_channels else 0,
+            fields.IN_PLACE: int(lhs.in_place),
+            fields.ROWS_AHEAD: self._rows_ahead(),
+            fields.THREAD_BYTES: planes * slices + 2 * TILE_BYTES + ZERO_BYTES + 128,
+            fields.EVEN: int(not lhs.on_amx),
         }
+        return values, tiles
 
     def _rows_ahead(self) -> int:
         """Whether tiles ask for the rows of the next one: they read a tensor itself that is far."""

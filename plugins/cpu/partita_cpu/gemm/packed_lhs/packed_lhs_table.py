@@ -37,28 +37,19 @@ PANEL_SHARE = 3 / 8
 SUMS = 64
 """Tiles of sums that are put aside, at most."""
 
-FIELDS = (
-    *("ROWS", "STEPS", "PLANES", "OUTPUTS", "BLOCKS", "CHUNK", "GROUP", "PANEL", "SHARES_ACROSS"),
-    "STAYS",
-)
-"""What the table of `multiply_packed` holds: rows, steps along k, bfloat16 numbers for one float32,
-columns, tiles across; then how it is cut: steps of a chunk, tiles across whose sums are put aside
-together, tiles down of a panel, and into how many shares columns are cut; then whether the result
-is laid out as tiles.
-"""
-
 (
-    ROWS,
-    STEPS,
-    PLANES,
-    OUTPUTS,
-    BLOCKS,
-    CHUNK,
-    GROUP,
-    PANEL,
-    SHARES_ACROSS,
-    STAYS,
-) = range(len(FIELDS))
+    ROWS,  # of the product
+    STEPS,  # steps along k
+    PLANES,  # bfloat16 numbers that one float32 is split into
+    OUTPUTS,  # columns of the product
+    BLOCKS,  # columns of tiles
+    CHUNK,  # steps along k before sums are put aside
+    GROUP,  # columns of tiles whose sums are put aside together
+    PANEL,  # rows of tiles of a panel
+    SHARES_ACROSS,  # into how many shares threads divide the columns
+    STAYS,  # whether the result is laid out as tiles
+) = range(10)
+"""Places of the table of `multiply_packed`."""
 
 
 def packed_lhs_size(rows: int, depth: int, planes: int) -> int:

@@ -9,37 +9,31 @@ from partita_cpu.llvm.copies.transpose_block import SIDE
 from partita_cpu.llvm.levels import Level
 
 (
-    GROUPS,
-    OUTPUTS,
-    CHANNELS,
-    DOWN,
-    ACROSS,
+    GROUPS,  # of the convolution
+    OUTPUTS,  # of a group
+    CHANNELS,  # of a group
+    DOWN,  # taps
+    ACROSS,  # taps
     GROUP_STEP,
     OUTPUT_STEP,
     CHANNEL_STEP,
     DOWN_STEP,
     ACROSS_STEP,
-    ROWS,
-    RUN,
-    PADDED,
-    BLOCKS,
-    COLUMNS,
-    PLANES,
-    STEP,
-    TRANSPOSE,
-    PACK_TILE,
-    COPY_FLUSHED,
-    PAIRS,
-    LEAVES,
-    FIELDS,
+    ROWS,  # of a block of columns
+    RUN,  # elements of a run that count
+    PADDED,  # elements of a run with the zeros behind it
+    BLOCKS,  # columns of tiles
+    COLUMNS,  # of a tile
+    PLANES,  # parts that an element is stored in
+    STEP,  # elements along k of a piece
+    TRANSPOSE,  # kernel that transposes a block
+    PACK_TILE,  # kernel that packs bfloat16, or 0
+    COPY_FLUSHED,  # kernel that copies rows of float32, or 0
+    PAIRS,  # whether vectors, not AMX, compute in bfloat16
+    LEAVES,  # whether halves of blocks without columns are left as they are
+    FIELDS,  # how many these are
 ) = range(23)
-"""What the table of the packing kernel holds: sizes of a group, elements from one neighbour to the
-next in the weights, rows of a block, elements of a run with and without the zeros behind it, tiles
-across, their columns, in how many parts elements are stored, elements along k of a piece, the
-addresses of the kernels that transpose a block, that lay floats out as bfloat16 and that copy rows
-of floats that stay such (one of the two is 0), whether vectors and not AMX compute with bfloat16,
-and whether halves of blocks without columns are left as they are; then, how many these are.
-"""
+"""Places of the table of the packing kernels. `..._STEP`: elements between neighbours."""
 
 Table = tuple[int, ...]
 """The table of one call."""

@@ -63,21 +63,19 @@ class Kind(enum.IntEnum):
 
 
 (
-    TERMS,
-    COLUMNS,
-    QUADS,
-    ROW_SHIFT,
-    COLUMN_SHIFT,
-    KIND,
-    LOW,
-    HIGH,
-    STEPS,
-    PLAIN,
-    BLOCK,
+    TERMS,  # of a sum
+    COLUMNS,  # of the weights
+    QUADS,  # of terms
+    ROW_SHIFT,  # 128 for rows of int8, which become uint8
+    COLUMN_SHIFT,  # -128 for weights of uint8, which become int8
+    KIND,  # `Kind` of the result
+    LOW,  # its least level
+    HIGH,  # its largest level
+    STEPS,  # steps of AMX
+    PLAIN,  # no zero points of weights, one of all rows, and a factor for every column
+    BLOCK,  # steps whose weights stay in the first-level cache
 ) = range(11)
-"""What the table of `multiply_bytes` holds; PLAIN: weights have no zero points, the input has one
-for all rows, and there is a factor for every column; BLOCK: steps whose weights stay in the
-first-level cache."""
+"""Places of the table of `multiply_bytes`."""
 
 
 @loop

@@ -21,38 +21,33 @@ weights, which are read again for each such band."""
 CACHE_LINE = 64
 
 (
-    HEIGHT,
+    HEIGHT,  # of the input
     WIDTH,
     CHANNELS,
-    DOWN,
-    ACROSS,
-    TOP,
-    LEFT,
+    DOWN,  # rows of the kernel
+    ACROSS,  # columns of it
+    TOP,  # padding above
+    LEFT,  # padding to the left
     OUT_HEIGHT,
     OUT_WIDTH,
     STRIDE_DOWN,
     STRIDE_ACROSS,
-    DILATION,
-    COLUMNS,
-    SHIFT,
-    KIND,
-    LOW,
-    HIGH,
-    PITCH,
-    BAND,
-    SHARES,
-    THREAD_BYTES,
-    BLOCK,
-    GROUP_CHANNELS,
-    GROUP_OUTPUTS,
-    COPY,
+    DILATION,  # of rows of taps
+    COLUMNS,  # of the weights
+    SHIFT,  # 128 for an input of int8, which becomes uint8
+    KIND,  # `byte_tiles.Kind` of the result
+    LOW,  # its least level
+    HIGH,  # its largest level
+    PITCH,  # bytes from line to line
+    BAND,  # output lines that are computed together
+    SHARES,  # into how many shares threads divide the columns
+    THREAD_BYTES,  # memory of a thread; 0 if lines are read in the input
+    BLOCK,  # steps of AMX whose weights stay in the first-level cache
+    GROUP_CHANNELS,  # input channels of a group
+    GROUP_OUTPUTS,  # columns of a group
+    COPY,  # address of a kernel that copies runs, or 0
 ) = range(25)
-"""What the table of `convolve_lines` holds: sizes of input, window, padding and output; distances
-of windows and, down, of their taps; columns of the weights; what makes the input uint8; what sums
-become, and between which levels; bytes from line to line, output lines that are computed together,
-in how many shares threads divide the columns, and their memory, 0 if lines stay where they are;
-steps of AMX whose weights stay in the first-level cache; of a group, channels that it reads and
-columns; the address of a kernel that copies runs, or 0."""
+"""Places of the table of `convolve_lines`."""
 
 
 class ChannelGroups(NamedTuple):
