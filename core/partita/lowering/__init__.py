@@ -1,4 +1,19 @@
-"""Toolkit for back-ends: lowered graph, fusion, shape specialization, memory plan."""
+"""Toolkit for back-ends: lowered graph, fusion, shape specialization, memory plan.
+
+A back-end takes a model through these stages, each a folder or module here::
+
+    Model --models/--> Graph --fusion/, nhwc/--> Graph --specialize--> Program --the back-end--> run
+
+- `graph`: the mutable graph that passes rewrite; `models.model_lowering` makes it of a model.
+- `fusion` and `nhwc`: passes that all back-ends share; `constant_folding`.
+- `kernel_table` and `emitter`: which function, the emitter, records the steps of an operator.
+- `specialize`: calls emitters for concrete shapes (`emission`) through a `builder`, and caches the
+  resulting `program`, whose tensors lie where `memory_plan` says.
+- `shapes`: shape inference and checks; `recording`: programs with symbolic sizes, which are made
+  once for many shapes.
+
+`target` has all hooks that a back-end may implement.
+"""
 
 from __future__ import annotations
 

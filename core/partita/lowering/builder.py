@@ -1,4 +1,4 @@
-"""Builders, with which emitters record the steps of a program from its operands."""
+"""The builder: what emitters call to record the steps of a program."""
 
 from __future__ import annotations
 

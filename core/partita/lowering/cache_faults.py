@@ -1,7 +1,7 @@
-"""What is wrong with the lengths of a cache's rows, in the words that all devices use.
+"""Errors about the lengths of key and value caches, in the same words on all devices.
 
-Only a run knows the lengths. Kernels note what does not fit in five numbers, and go on without it;
-the engine finds them, and raises.
+Lengths are only known when a program runs. Kernels write what does not fit as five integers and go
+on without it; the engine reads these after the run, and raises.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Emitters: how a back-end computes one operator, and what they say besides what they record."""
+"""Emitters: functions that record how one operator is computed, with their options and signals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which activations the gates of LSTM, GRU and RNN have, as numbers that kernels choose by."""
+"""Activations of the gates of LSTM, GRU and RNN, as numbers that kernels switch on."""
 
 from __future__ import annotations
 

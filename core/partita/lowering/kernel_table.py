@@ -1,4 +1,4 @@
-"""The kernel table of a back-end: which operator is computed by which emitter, for which types.
+"""Kernel tables: which emitter of a back-end computes which operator, for which element types.
 
 A back-end makes one table, its emitter modules register functions in it::
 

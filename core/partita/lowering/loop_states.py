@@ -1,8 +1,8 @@
-"""What no iteration of a loop changes is no state of it, and what follows from it is computed once.
+"""Loop-invariant states: removed from Loop and Scan, and what follows from them computed once.
 
-Exporters of TensorFlow and Paddle hand all that a body reads to it as states, weights among them.
-What is carried is copied, and what is no constant is neither folded nor packed. Bodies then compute
-the same in each iteration, such as the keys of what a decoder attends to.
+Exporters of TensorFlow and Paddle pass all that a body reads as states, weights among them. States
+are copied in each iteration, and are neither folded nor packed as constants are. Values that depend
+on such states alone, as the keys of cross-attention, are hoisted out of the loop.
 """
 
 from __future__ import annotations

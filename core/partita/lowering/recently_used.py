@@ -1,4 +1,4 @@
-"""A cache bounded in bytes: what was used least recently goes first."""
+"""An LRU cache that is bounded in bytes."""
 
 from __future__ import annotations
 

@@ -1,11 +1,13 @@
-"""From a graph and concrete shapes to a flat program of steps.
+"""Specialization: from a graph and concrete shapes to a flat program of steps.
 
-Constants fold. Where an operator needs the *value* of a tensor (the shape of a Reshape, the
-condition of an If), there are two ways. If the value derives from small integer inputs only (for a
-target that cannot split: from a few floats, too), these inputs become value inputs: their elements
-join the key of the program and everything folds.
-Otherwise the program is split: the operators that depend on the value wait in a rest, which is
-specialized when the first part has run, once for each value that occurs.
+Constants are folded. Where an operator needs the *value* of a tensor (the shape of a Reshape, the
+condition of an If), there are two ways:
+
+- The value depends on small integer inputs only (for a target that cannot split, also on a few
+  floats): these become value inputs, whose elements are part of the program's key, and everything
+  is folded.
+- Otherwise the program is split: operators that depend on the value form a rest, which is
+  specialized after the first part has run, once for each value that occurs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Targets: the hooks and options of a back-end for specialization."""
+"""Targets: the hooks and options by which a back-end controls specialization."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transformed weights: made once per compiled model, or taken from an earlier one."""
+"""Transformed (packed) weights: made once per compiled model, or taken from an exported one."""
 
 from __future__ import annotations
 

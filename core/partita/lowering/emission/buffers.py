@@ -1,4 +1,4 @@
-"""The buffers of a program: which of them outputs own, and where the others lie in its arena."""
+"""Buffer assignment: which buffers outputs own, and where the others lie in the program's arena."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose fault it is when an emitter cannot do with what an operation has."""
+"""Errors raised while an operation is emitted, completed by the operation that they are about."""
 
 from __future__ import annotations
 

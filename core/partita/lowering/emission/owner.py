@@ -1,4 +1,4 @@
-"""What a walk is given: the owner of the program that it makes, and the operands of values."""
+"""What a walk needs from its caller: the owner of the program, and the operands of values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signals with which a walk ends early: the graph is to be walked again, and how."""
+"""Exceptions that end a walk early and say how the graph is to be walked again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sketches: walks that find out shapes and constants, and make no program."""
+"""Sketches: dry walks over a graph that infer shapes and constants, without making a program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One walk over a graph with concrete shapes: from nodes to a program."""
+"""The walk over a graph with concrete shapes that calls emitters and makes a program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all fusion passes share: who makes and who reads a value, and replacing nodes."""
+"""The rewriter that fusion passes use: producers and readers of values, and replacing nodes."""
 
 from __future__ import annotations
 

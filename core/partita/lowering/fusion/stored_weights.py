@@ -1,8 +1,8 @@
-"""Large weights of 16 bits stay what they are: products read them instead of float32 copies.
+"""Large weights of 16 bits stay as they are stored: products read them instead of float32 copies.
 
-Models often keep weights in float16 or bfloat16 and have a Cast for each. Folded, as other nodes on
-constants are, that would be a copy of twice the size, which a processor reads whole for each token
-of a decoder, and which a device of halves has to be made halves of again.
+Models often keep weights in float16 or bfloat16, and have a Cast for each. Folded like other nodes
+on constants, these would become copies of twice the size, which a processor reads as a whole for
+each token of a decoder, and which a device of 16-bit floats would have to round again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Values that lie within others: what reshapes, transpositions and splits take, without copies."""
+"""Strided views of values: what Reshape, Transpose, Split and the like make without a copy."""
 
 from __future__ import annotations
 

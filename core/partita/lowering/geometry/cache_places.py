@@ -1,4 +1,4 @@
-"""How many places a cache of keys or values has behind an operation that puts tokens into it."""
+"""The capacity of a key or value cache after an operation has appended tokens to it."""
 
 from __future__ import annotations
 

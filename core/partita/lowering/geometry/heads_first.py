@@ -1,4 +1,7 @@
-"""Where fused attention has its heads: before the rows of a sequence, or behind them."""
+"""The layout of heads in fused attention.
+
+Tensors are (batch, head, row, element), heads first, or (batch, row, head, element).
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Weights of convolutions without those that meet nothing but padding.
+"""Removes the taps of a convolution that read nothing but padding.
 
-A window dilated by 24 on an image of 14 x 14 has one tap that is ever on the image, and a window
-that is larger than its image has some that never are. What they would add is zero.
+A window dilated by 24 on an image of 14 x 14 has only one tap that ever reads the image, and a
+window that is larger than its image has some that never do.
 """
 
 from __future__ import annotations

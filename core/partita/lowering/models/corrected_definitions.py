@@ -1,4 +1,4 @@
-"""Where ONNX's definitions of operators compute what is wrong, or do not hold for all types."""
+"""ONNX's function definitions of operators, corrected where they are wrong or lack types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators that ONNX defines by other operators are expanded where a back-end lacks them."""
+"""Expands operators that ONNX defines as functions, where a back-end has no kernel for them."""
 
 from __future__ import annotations
 

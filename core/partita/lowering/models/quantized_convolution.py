@@ -1,4 +1,4 @@
-"""QLinearConv by operators that more back-ends have: what models with QuantizeLinear hold."""
+"""QLinearConv as QuantizeLinear, Conv and DequantizeLinear, for back-ends without a kernel."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Weights of two bits, which devices compute with as weights of four: numbers, scales and zeros.
+"""Widens block-quantized weights of 2 bits to the 4 that kernels unpack.
 
-Kernels unpack four bits or eight. Two bits in the place of four take twice the memory, and are the
+Levels and zero points of weights that are constants are stored in 4 bits: twice the memory, and the
 same numbers.
 """
 

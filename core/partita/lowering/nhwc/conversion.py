@@ -1,9 +1,9 @@
-"""Images with channels last: a walk that moves convolutions and what lies between them to NHWC.
+"""Layout conversion: moves convolutions and what lies between them to channels last (NHWC).
 
-One walk over a graph whose shapes are known, for a back-end's :attr:`Target.refine`. The back-end
-says by its rules which operators always compute with channels last (convolutions); pooling,
-element-wise operators, Concat and the like follow where what they read is there already. A value
-changes its layout only where an operator that stayed behind, or a caller, wants it as it was.
+One walk over a graph whose shapes are known, for a back-end's :attr:`Target.refine`. The back-end's
+rules say which operators always compute with channels last (convolutions); pooling, element-wise
+operators, Concat and the like follow where their input is in that layout already. A value is
+converted back only where an operator that has not followed, or a caller, reads it.
 """
 
 from __future__ import annotations

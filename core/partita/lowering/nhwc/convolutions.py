@@ -1,4 +1,4 @@
-"""Convolutions that may compute with channels last: what all back-ends ask of them."""
+"""Conditions that a convolution must meet to compute with channels last on any back-end."""
 
 from __future__ import annotations
 

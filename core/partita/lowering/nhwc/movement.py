@@ -1,7 +1,7 @@
-"""What moves parts of images with channels last: Slice, Split, and pixels that become rows.
+"""Slice, Split and Reshape with channels last, as part of the layout conversion.
 
-Transformers of images make rows of them, of all channels of a pixel, and back; where channels are
-last, that is a view.
+Vision transformers reshape an image to rows of pixels, with all channels of a pixel in a row, and
+back; where channels are last, that is a view.
 """
 
 from __future__ import annotations

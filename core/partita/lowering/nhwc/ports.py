@@ -1,4 +1,4 @@
-"""Ports with channels last: a graph whose callers bring and fetch images as it computes them."""
+"""Ports with channels last: graphs whose callers pass and get images in that layout."""
 
 from __future__ import annotations
 

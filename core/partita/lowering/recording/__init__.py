@@ -1,1 +1,1 @@
-"""Programs that are recorded for a class of shapes, and filled in with the sizes of each."""
+"""Programs recorded once with symbolic sizes, and instantiated for each shape of their class."""

@@ -1,8 +1,8 @@
-"""Makes the programs of one class of shapes: recorded once if that can be, else emitted for each.
+"""Programs of one class of shapes: recorded once with symbolic sizes, or emitted for each shape.
 
-Emitters are asked once for all sizes that decide alike: they compute with sizes that stand for
-others (:mod:`partita.lowering.shapes.symbolic_size`). Where one needs the number itself nothing is
-recorded, and programs are emitted anew for each size.
+Emitters are called once with symbolic sizes (:mod:`partita.lowering.shapes.symbolic_size`). If one
+of them needs a size as a plain number, nothing is recorded, and programs are emitted for each
+shape.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A program with expressions in the places of numbers, and the programs that it becomes.
+"""A program with expressions in place of numbers, and its instances for concrete sizes.
 
-A program for other sizes costs the expressions and a copy of the steps.
+An instance costs evaluating the expressions and copying the steps.
 """
 
 from __future__ import annotations

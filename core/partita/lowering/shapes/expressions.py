@@ -1,7 +1,7 @@
-"""Expressions of integers that can be computed again for others, and decisions between them.
+"""The trace behind symbolic sizes: integer expressions, and decisions that guard them.
 
-They are known by their places. What is equal for all numbers is one expression where linear forms
-tell so, and comparisons with numbers become bounds of what the expressions are computed from.
+Expressions are in single assignment form, known by their index. Equal linear forms are one
+expression, and comparisons with constants are kept as bounds of the expression's atom.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""How much constant folding may make and do; what would be more is left to each run instead.
+"""Limits of constant folding: bytes that it may create and operations that it may take.
 
 Folding pays for what a model stores: weights that are converted, scaled or moved, tables of masks
-and positions. A model of a few hundred bytes can also ask for a tensor of gigabytes by its shape
-alone, which compiling must not take the time and the memory for; and one of a few megabytes for a
-convolution of minutes, whose result is small.
+and positions. But a model of a few hundred bytes can ask for a constant of gigabytes by its shape
+alone, and one of a few megabytes for a convolution of minutes with a small result. What exceeds the
+limits is computed in each run instead.
 """
 
 from __future__ import annotations

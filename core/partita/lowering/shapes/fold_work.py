@@ -1,7 +1,7 @@
-"""How many operations a node of constants takes, told from shapes before any is done.
+"""Estimates how many operations folding a node takes, from shapes alone.
 
-Estimates to bound the time of compiling, by the worst algorithm in use: an operator that is not
-named here reads its inputs once and writes its results once.
+For `fold_allowance`; by the slowest algorithm in use. An operator that is not listed here reads its
+inputs once and writes its results once.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Integers of the form ``factor * atom + offset``, what is computed of them, and their bounds.
+"""Linear forms ``factor * atom + offset`` of integers: arithmetic, comparison and bounds.
 
-Most of what is computed of a size has this form: of two such expressions it is known whether they
-are equal, and a comparison of one with a number is one of its atom with another number.
+Most expressions of a symbolic size have this form. For two forms of one atom it is known whether
+they are equal, and comparing one with a number is comparing its atom with another number.
 """
 
 from __future__ import annotations

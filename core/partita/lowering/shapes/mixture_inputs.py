@@ -1,4 +1,4 @@
-"""What back-ends of MoE and QMoE have in common: which ones they refuse, and where weights are."""
+"""Inputs of MoE and QMoE for all back-ends: which nodes are refused, and where the weights are."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Shapes and types of results, predicted by rules (`results/`) without emitting anything.
+"""Shape and type inference for nodes of the lowered graph, by rules (`results/`), without emitters.
 
-A back-end's emitters have the last word: a graph is rewritten by the predicted shapes, and the walk
-that makes the program of it compares each one that is left with what its emitter makes.
+The emitters have the last word: a graph is rewritten by the inferred shapes, and the walk that
+makes the program of it compares them with what emitters make.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Arithmetic on small integers, computed at once: what exporters write about shapes.
+"""Evaluates small integer operations at once: the arithmetic on shapes that exporters write.
 
-Graphs with dynamic sizes hold more operators that compute sizes than such that compute results,
-and each new shape goes through all of them. numpy does one in a microsecond or two; a back-end's
-own kernels, made for large tensors, take a hundred times as long to be called. What is not quite
-usual is left to these: they know what is to be computed then, or what is wrong.
+Graphs with dynamic sizes hold more operators that compute sizes than operators that compute
+results, and each new shape goes through all of them. numpy computes one in a microsecond or two; a
+back-end's kernels, made for large tensors, take a hundred times as long to be called. Unusual cases
+are left to these kernels, which also raise the errors.
 
-Arrays of objects hold sizes that stand for others (:mod:`partita.lowering.shapes.symbolic_size`).
+Arrays of objects hold symbolic sizes (:mod:`partita.lowering.shapes.symbolic_size`).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Classes of shapes: what a graph becomes for all sizes by which the same is decided.
+"""Classes of shapes: a graph rewritten once for all sizes for which the same decisions hold.
 
-When a size of an input varies, the sketch of the graph and its rewriting are done once with sizes
-that stand for others. What comes out is the rewritten graph, and expressions for the shapes and
-constants in it; for another size of the class these are computed, and nothing else is to be done
-before the graph is emitted. Every decision by a size is taken again for each new one, and if one
-comes out differently the size is of another class. Emitters check the shapes, as those of a sketch.
+When an input size varies, shape inference, folding and rewriting are done once with symbolic sizes.
+The outcome is the rewritten graph, with expressions for the shapes and constants in it. For other
+sizes only the expressions and the guards, all decisions that depend on a size, are evaluated; if
+one of the guards comes out differently, the sizes belong to another class. Emitters check the
+shapes, as after a sketch.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Checks that shapes of inputs fit each other, and attributes that name dimensions fit them.
+"""Checks that input shapes fit each other, and that attributes which name dimensions fit them.
 
-What each operator demands is in `demands/`, by family. It is checked once, when a node gets its
-shapes, for all back-ends alike. Kernels trust it: one that is given a scale or an order of
-dimensions that does not fit would read or write beyond its tensors.
+The conditions of each operator are in `demands/`, by family. They are checked once, when a node
+gets its shapes, for all back-ends. Kernels rely on them: with a scale or a permutation that does
+not fit, they would read or write out of bounds.
 """
 
 from __future__ import annotations

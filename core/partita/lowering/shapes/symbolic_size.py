@@ -1,8 +1,9 @@
-"""Sizes that stand for others too: what is computed of them and decided by them is recorded.
+"""Symbolic sizes: integers that trace what is computed from them, and what is decided by them.
 
-A recording is made with one set of sizes and can be repeated with another: it computes the same
-expressions, and says whether every decision comes out the same. Whoever gets hold of the number
-itself (as an index, in a hash, through numpy) decides that it is this number: recorded as well.
+A :class:`Recording` is made with one set of sizes and can be replayed with another: it evaluates
+the same expressions, and says whether every decision comes out the same. Using the number itself
+(as an index, in a hash, through numpy) is a decision too, for exactly this number, and is recorded
+as one.
 """
 
 from __future__ import annotations

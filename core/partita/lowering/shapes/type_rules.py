@@ -1,7 +1,7 @@
-"""What operators demand of the types of their inputs: where ONNX gives one name, one type is due.
+"""Checks that inputs to which ONNX gives one type variable have one type.
 
-Checked for all back-ends alike, when a node gets its shapes. A kernel that copies elements trusts
-it: one that is told to join bytes with numbers of 32 bits would write beyond its result.
+For all back-ends, when a node gets its shapes. Kernels that copy elements rely on it: one that
+concatenates bytes with 32-bit numbers would write out of bounds.
 """
 
 from __future__ import annotations

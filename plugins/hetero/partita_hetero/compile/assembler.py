@@ -1,4 +1,4 @@
-"""From compiled submodels to an assembly: transfers and memory planned, all of it explained."""
+"""Makes an assembly of compiled submodels: plans transfers and memory, and explains the result."""
 
 from __future__ import annotations
 

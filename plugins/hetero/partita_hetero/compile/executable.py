@@ -1,4 +1,4 @@
-"""What a request runs: the compiled submodels and the plan that joins them. Never changed."""
+"""The executable: the compiled submodels, and the plan of steps that a request runs; immutable."""
 
 from __future__ import annotations
 

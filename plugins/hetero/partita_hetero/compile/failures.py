@@ -1,4 +1,4 @@
-"""What devices lose when they fail, and what is said of it."""
+"""Failures of devices while compiling: which operations they lose, and the messages about it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Outputs of the model that one submodel writes over an input of the model."""
+"""Outputs of the model that a submodel writes in place of one of the model's inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layouts of tensors that cross: what the device that writes and all that read have in common."""
+"""Layout negotiation: a layout for each crossing tensor that its writer and all readers support."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compiling a model: place, cut, compile submodels side by side, and again where one fails."""
+"""The compile pipeline: place, partition, compile submodels in parallel; repeat where one fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where operations go: devices' answers, pins and memory limits; and the submodels of that."""
+"""Makes a placement from devices' answers, pins and memory limits, and cuts it into submodels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One model on several devices, whole on each: requests are spread over them, and stay."""
+"""Replicas: the whole model on several devices, over which requests are spread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Submodels compiled by their devices, side by side, and each once however often it is needed."""
+"""Compiles submodels on their devices, in parallel, and each only once."""
 
 from __future__ import annotations
 

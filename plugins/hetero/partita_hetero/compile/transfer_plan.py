@@ -1,4 +1,4 @@
-"""How tensors cross: the list of steps that a request runs, with every copy as a visible step."""
+"""The transfer plan: the list of steps that a request runs, every copy and permute among them."""
 
 from __future__ import annotations
 

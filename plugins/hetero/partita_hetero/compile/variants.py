@@ -1,4 +1,4 @@
-"""Several placements of one model, each for requests whose input shapes are near certain ones."""
+"""Variants: several placements of one model, each for requests with certain input shapes."""
 
 from __future__ import annotations
 

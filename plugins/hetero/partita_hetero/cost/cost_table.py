@@ -1,4 +1,4 @@
-"""The costs of one model on one device list, and the placement problem that they make."""
+"""Costs of one model on one device list, and the placement problem that is made of them."""
 
 from __future__ import annotations
 

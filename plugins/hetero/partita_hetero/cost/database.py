@@ -1,4 +1,4 @@
-"""Measured costs on disk: one SQLite file, shared by models and by processes."""
+"""The database of measured costs: one SQLite file, shared by models and by processes."""
 
 from __future__ import annotations
 

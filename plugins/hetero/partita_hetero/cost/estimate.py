@@ -1,7 +1,7 @@
-"""How much work operations are, and how long a device may take for it: where nothing is measured.
+"""Cost estimates by a roofline model, for what was not measured.
 
-A roofline: an operation takes as long as its arithmetic or its memory traffic, whichever is more.
-The rates are guesses by kind of device, corrected by what was measured on the device itself.
+An operation takes as long as its arithmetic or its memory traffic, whichever is more. The rates are
+guesses by kind of device, corrected by what was measured on the device itself.
 """
 
 from __future__ import annotations

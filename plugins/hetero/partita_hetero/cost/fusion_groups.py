@@ -1,9 +1,9 @@
-"""Operations that devices fuse, as one task each, so that no plan cuts within them.
+"""Fusion groups: operations that devices compute by one kernel, as one task, which no plan cuts.
 
 A group is a cone: only its last operation is read from outside. So groups in the order of their
-last operations can run in that order, and merging them never closes a cycle. Each holds at most
-one heavy operation and the light ones behind it (bias, normalization, activation), or light ones
-alone (a normalization or activation that is spelled in several operations).
+last operations can run in that order, and merging them never closes a cycle. Each holds at most one
+heavy operation and the light ones behind it (bias, normalization, activation), or light ones alone
+(a normalization or activation that is spelled in several operations).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What it costs to start a submodel: the time of one that computes next to nothing."""
+"""Launch cost: the time of starting a submodel, measured on one that computes next to nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What it costs to bring tensors to a device and back: latency and time per byte."""
+"""Transfer cost of a device: latency and time per byte, to the device and back."""
 
 from __future__ import annotations
 

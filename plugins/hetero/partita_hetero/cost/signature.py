@@ -1,4 +1,4 @@
-"""What work is, as a text that is equal for equal work: names and weights left out, shapes kept."""
+"""Signatures: a text that is equal for equal work; it leaves out names and weights, not shapes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a call takes: warm, several times, within a limit."""
+"""Timing of calls: after a warm-up, several times, within a time limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a decoder's operations read and compute for a run of some tokens, told from the graph alone.
+"""Bytes and multiplications of a decoder's operations for a run of some tokens, from the graph.
 
 Weights count as they are stored, and none of them is made or read for that. Decoding reads every
 weight and the whole cache for one token; a prompt reads the weights once for many tokens, which

@@ -1,4 +1,4 @@
-"""Subgraphs, and the joining of two of one device where no other has to run between them."""
+"""Joins subgraphs of one device where no other device has to run between them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The model as the partitioner sees it: operations by index and the values between them."""
+"""The graph that the partitioner works on: operations by index, and the values between them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Where to cut: groups operations into subgraphs, valid for any graph and any affinity.
+"""Partitioning: groups operations of one device into subgraphs, for any graph and any placement.
 
 Subgraphs are made in an order in which they can run, each by taking everything of one device that
-is ready, transitively; so none ever waits for a later one and the quotient graph is acyclic by
+is ready, transitively; so none ever waits for a later one, and the quotient graph is acyclic by
 construction. Among the devices with something ready, the one is taken whose operations have the
-longest way to the end, counted in changes of device: with two devices that gives the fewest
+longest path to the end, counted in changes of device: with two devices that gives the fewest
 subgraphs that any order of alternation can give. With more devices some may be left that can be
 joined; :mod:`partita_hetero.partition.merge_subgraphs` does that. Those that are to run at the same
 time are cut finer, see ``_handing_over_early``. Time is linear in operations and edges.

@@ -1,4 +1,4 @@
-"""From subgraphs to models: what each of them reads and writes, and the model cut out for it."""
+"""Makes submodels of subgraphs: their inputs and outputs, and the model cut out for each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who takes what: asks the devices in order of priority, heeds pins, keeps every reason."""
+"""Placement by priority: asks the devices in order, applies pins, and keeps every reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the user wants of a placement: affinities, pins and the lock file, by operation."""
+"""Placement constraints of the user by operation: affinities, pins and the lock file."""
 
 from __future__ import annotations
 

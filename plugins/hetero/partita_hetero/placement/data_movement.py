@@ -1,7 +1,7 @@
-"""Operations that compute nothing follow their neighbours, where those share another device.
+"""Operations that compute nothing are placed with their neighbours, if these share another device.
 
 A device that takes little of a model still takes its Reshape and Identity. Alone between operations
-of another device, each of these costs two moves and a launch, and saves nothing.
+of another device, each of these costs two transfers and a launch, and saves nothing.
 """
 
 from __future__ import annotations

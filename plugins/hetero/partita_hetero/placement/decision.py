@@ -1,4 +1,4 @@
-"""A placement that measurements chose, and the form in which it is kept between compiles."""
+"""A placement that was chosen by measurement, and how it is stored between compiles."""
 
 from __future__ import annotations
 

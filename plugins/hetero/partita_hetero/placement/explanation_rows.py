@@ -1,4 +1,4 @@
-"""A row of the explanation for each operation: where, why, where else, and what would change it."""
+"""Rows of the explanation, one per operation: its device, the reason, and the alternatives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An assembly with one request's runners and tensors: its runs, and what is noticed of them."""
+"""An assembly bound to one request: its runners and tensors, its runs, and checks after them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Submodels on tensors that stay the same: all their bound calls, one after another."""
+"""Steps bound to fixed tensors: the bound calls of all submodels, one after another."""
 
 from __future__ import annotations
 

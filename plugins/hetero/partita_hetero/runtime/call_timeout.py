@@ -1,4 +1,4 @@
-"""Calls that are given up when they take too long, and never more of them than a few."""
+"""Calls with a time limit: one that exceeds it is abandoned, but only a few are let live on."""
 
 from __future__ import annotations
 

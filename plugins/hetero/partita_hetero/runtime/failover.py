@@ -1,4 +1,4 @@
-"""Which assembly the requests of one model run, and what replaces it when a device fails."""
+"""Failover: the assembly that a model's requests run, and what replaces it if a device fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NaN that comes out though finite numbers went in: told once, with the submodel that it is from.
+"""Reports NaN in outputs for finite inputs: once, with the submodel that it comes from.
 
 A model may mean it, so it is no failure unless REJECT_NAN says so. Only the model's outputs are
 looked at, in the first, second, fourth, eighth, ... run of a request, which costs next to nothing.

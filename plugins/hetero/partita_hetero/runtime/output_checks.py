@@ -1,4 +1,4 @@
-"""Whether what devices returned is what their submodels promise, in a run on certain inputs."""
+"""Checks that devices' results fit the ports and shape symbols of their submodels."""
 
 from __future__ import annotations
 

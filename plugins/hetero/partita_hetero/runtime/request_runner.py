@@ -1,4 +1,4 @@
-"""One request of HETERO: runs the assembly, and finds another one when a device fails."""
+"""HETERO's runner: runs the assembly for one request, and fails over when a device fails."""
 
 from __future__ import annotations
 

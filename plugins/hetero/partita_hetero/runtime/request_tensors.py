@@ -1,4 +1,4 @@
-"""The tensors of one request's runs: what lies in each slot, and where that is written."""
+"""Tensors of a request by slot: what is in each slot, and the memory that it is written to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When each step of a request's last run began and ended, and what devices counted in it."""
+"""Start and end of each step of a request's last run, and the devices' own counters."""
 
 from __future__ import annotations
 

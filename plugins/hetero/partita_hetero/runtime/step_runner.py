@@ -1,4 +1,4 @@
-"""The steps of one request: submodels, by their runners or calls bound to them, and Permutes."""
+"""Runs the steps of one request: submodels, by runners or bound calls, and permutes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A model that one device takes whole: its runner's answers are the request's, but for failures.
+"""The fast path for a model that one device takes as a whole: its runner is used directly.
 
-And bound calls, of such a model or of submodels, as long as no device fails.
+Also bound calls of such a model or of submodels, as long as no device fails.
 """
 
 from __future__ import annotations

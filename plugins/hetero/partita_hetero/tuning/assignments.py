@@ -1,4 +1,4 @@
-"""Placements as assignments of a problem's tasks, and what the cost model says of them."""
+"""Placements as assignments of a problem's tasks to devices, and their value by the cost model."""
 
 from __future__ import annotations
 

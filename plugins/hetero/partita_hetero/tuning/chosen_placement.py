@@ -1,4 +1,4 @@
-"""The placement that won: a reason for each operation, and what it would cost elsewhere."""
+"""The winning placement: a reason for each operation, and its cost on other devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Placements that compete: each runs for real, corrects the costs, and the fastest is kept."""
+"""The contest: candidate placements run for real, correct the costs, and the fastest is kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A placement that competes, what it took, and which of several is kept."""
+"""A candidate placement with its measured times, and the rule by which one of several is kept."""
 
 from __future__ import annotations
 

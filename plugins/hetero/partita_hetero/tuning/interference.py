@@ -1,4 +1,4 @@
-"""Devices that slow each other down: their submodels in the plan, and after a pause by themselves.
+"""Interference: devices that slow each other down, found by runs with and without pauses.
 
 An engine whose idle threads keep looking for work takes processors from the device that runs next;
 and where these are scarce its own threads have used up their share when its next turn comes. So a

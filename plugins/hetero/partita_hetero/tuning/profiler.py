@@ -1,4 +1,4 @@
-"""Fills a cost table: runs the model on every device, and learns from whole submodels."""
+"""The profiler: fills a cost table by running the model on every device, and by whole submodels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The race: placements run in turns, and those far behind drop out."""
+"""The race: placements run alternately, and those far behind drop out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HETERO_SCHEDULE=COST: measures, plans, runs what was planned, and keeps what is fastest."""
+"""The scheduler of HETERO_SCHEDULE=COST: measures, plans, tries plans, and keeps the fastest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What HETERO decides by measurements: the placement, and what the accuracy budget forbids."""
+"""The tuner: all that HETERO decides by measurement, the placement and the accuracy budget."""
 
 from __future__ import annotations
 

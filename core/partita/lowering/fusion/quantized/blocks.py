@@ -1,4 +1,7 @@
-"""ConvTranspose of levels whose windows touch: a product of bytes, whose results are blocks."""
+"""Quantized ConvTranspose with stride equal to its kernel, as QLinearConv and a rearrangement.
+
+Its windows touch and do not overlap, so that each pixel becomes a block of pixels by one product.
+"""
 
 from __future__ import annotations
 

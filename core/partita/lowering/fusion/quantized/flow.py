@@ -1,4 +1,4 @@
-"""Between DequantizeLinear and QuantizeLinear: sums, normalizations, and what only moves levels."""
+"""Quantized sums and normalizations, and operations that move elements, without dequantizing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Concat between DequantizeLinear and QuantizeLinear: levels are put together, not floats."""
+"""Quantized Concat: inputs are requantized each by itself, so that bytes are concatenated."""
 
 from __future__ import annotations
 

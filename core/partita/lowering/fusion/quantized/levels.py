@@ -1,4 +1,4 @@
-"""What quantized numbers are: levels, and the constants that make floats of them."""
+"""Quantized tensors as passes see them: the levels, with their constant scale and zero point."""
 
 from __future__ import annotations
 

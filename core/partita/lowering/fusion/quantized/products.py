@@ -1,4 +1,4 @@
-"""Floats between DequantizeLinear and QuantizeLinear: products that integers compute as well."""
+"""Quantized convolutions and products: QDQ patterns become QLinearConv, QLinearMatMul and QGemm."""
 
 from __future__ import annotations
 

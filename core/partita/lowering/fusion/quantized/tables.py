@@ -1,4 +1,4 @@
-"""Functions of one quantized tensor become tables: each of its 256 levels has one result."""
+"""Functions of one quantized tensor become look-up tables of 256 entries."""
 
 from __future__ import annotations
 

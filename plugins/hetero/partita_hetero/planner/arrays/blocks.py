@@ -1,6 +1,7 @@
-"""Blocks: what must stay together if each device gets one subgraph that runs without a break.
+"""Blocks: units that must stay together if each device gets one contiguous subgraph.
 
-Units that wait for each other in a circle form a block; between blocks there is no circle.
+They are the strongly connected components of the units' graph, so that the graph of blocks is
+acyclic.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Devices that are alike: which of them a task gets makes no difference."""
+"""Groups of interchangeable devices: which of them gets a task makes no difference."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""The simulator's PARALLEL latency once more, in compiled loops for search.
+"""The simulator's PARALLEL latency as compiled loops, for search.
 
-It must give what :func:`partita_hetero.planner.simulation.simulate.simulate` gives; the tests
-compare them.
+It must equal :func:`partita_hetero.planner.simulation.simulate.simulate`; tests compare the two.
 """
 
 from __future__ import annotations

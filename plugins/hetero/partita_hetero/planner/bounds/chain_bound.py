@@ -1,4 +1,4 @@
-"""A lower bound on the PARALLEL latency of contiguous placements that memory limits force apart.
+"""A lower bound on PARALLEL latency of contiguous placements, where memory limits force a split.
 
 Take any path through the tasks. Each device has one stretch of it, and the stretches run one after
 another. A stretch takes at least what its blocks compute, what they hand to and get from other

@@ -1,7 +1,7 @@
-"""The best way to give each device one stretch of a fixed order of the blocks.
+"""Dynamic programming over intervals: each device gets one stretch of a fixed order of the blocks.
 
-Dynamic programming over the end of the stretch and the devices used. On a chain this is the
-optimum over contiguous placements; elsewhere it is a good start.
+The state is the end of the stretch and the devices used. On a chain the result is the optimum over
+contiguous placements; elsewhere it is a good start.
 """
 
 from __future__ import annotations

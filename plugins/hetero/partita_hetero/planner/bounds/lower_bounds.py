@@ -1,4 +1,4 @@
-"""Lower bounds: what no placement can beat."""
+"""Lower bounds on the objectives: critical path, divisible load, and minimum cut."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""Two devices run in sequence: the best placement is a minimum cut.
+"""The minimum cut: the optimal placement on two devices that run in sequence.
 
-Units are nodes; those on the source's side go to the first device. A unit is tied to both ends by
-what it costs, and each value is a hyperedge that pays once per direction however many read it: a
-helper node stands for "somebody over there reads it" (Stone 1977; hyperedges as in Ihler et al.
-1993). Launches and memory limits are not part of a cut, so with them the cut is a lower bound.
+Units are nodes; those on the source's side go to the first device. A unit has an edge to both
+terminals, with its costs as capacities, and each value is a hyperedge that pays once per direction
+however many read it: a helper node stands for "somebody over there reads it" (Stone 1977;
+hyperedges as in Ihler et al. 1993). Launches and memory limits are not part of a cut, so with them
+the cut is a lower bound.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A chain of tasks: what each option of each task costs, and what a choice of options takes."""
+"""Chain problems: the cost of each option of each task, and what a sequence of options takes."""
 
 from __future__ import annotations
 

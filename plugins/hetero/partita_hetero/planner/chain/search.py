@@ -1,11 +1,11 @@
-"""The best placement of a chain, with a proof: partial placements grow task by task.
+"""The optimal placement of a chain, by label setting: partial placements that grow task by task.
 
 After each task the partial placements (labels) are compared: one that is on the same device as
-another, takes no less time and no less memory, can be dropped. A decoder's layers are alike, so
-that labels soon differ by little more than how many layers each device has. What is left is
-compared with the best placement of unbroken stretches; a label whose least possible value is no
-better goes too. Where there are too many labels even so, the worst are dropped, and the bound says
-by how much the result can miss the optimum.
+another and takes no less time and memory is dominated, and dropped. A decoder's layers are alike,
+so that labels soon differ by little more than how many layers each device has. The rest are
+compared with the best placement of unbroken stretches; a label whose lower bound is no better is
+dropped too. Where there are too many labels even so, the worst are dropped, and the bound says by
+how much the result can miss the optimum.
 """
 
 from __future__ import annotations

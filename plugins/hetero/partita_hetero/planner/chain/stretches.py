@@ -1,4 +1,4 @@
-"""Placements of a chain that give each device one unbroken stretch of tasks, or none."""
+"""Contiguous placements of a chain: each device gets one unbroken stretch of tasks, or none."""
 
 from __future__ import annotations
 

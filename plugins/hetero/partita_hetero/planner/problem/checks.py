@@ -1,4 +1,4 @@
-"""Checks a placement problem; each message says where the mistake is."""
+"""Validation of placement problems, with messages that say where the mistake is."""
 
 from __future__ import annotations
 

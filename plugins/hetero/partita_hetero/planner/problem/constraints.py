@@ -1,4 +1,4 @@
-"""What a user asks of a plan, laid over a problem: a choice of devices, limits and pins."""
+"""User constraints applied to a problem: a subset of devices, memory limits and pins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a cost table holds, as JSON: names in the place of indices."""
+"""The schema of cost tables in JSON, with names in place of indices."""
 
 from __future__ import annotations
 

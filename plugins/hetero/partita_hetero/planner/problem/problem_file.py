@@ -1,4 +1,4 @@
-"""Cost tables: placement problems as JSON, by name, strictly checked when they are read."""
+"""Reading and writing placement problems as JSON files (cost tables), strictly checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a placement problem is made of: devices, tasks, values between them, links and pins."""
+"""The records of a placement problem: devices, tasks, values between them, links and pins."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The inner loops of the dynamic programme over ideals: all contiguous subgraphs that fit a device.
+"""Inner loops of the dynamic program over ideals: all contiguous subgraphs that fit a device.
 
 Blocks, values and positions are arrays of records, and what is done for each of them is compiled
-into the loop. Compiled functions count the users of every array that they hand over or take out of
-a tuple, and that would take as long as all that the loop computes.
+into the loop. Compiled functions count the users of every array that they pass on or take out of a
+tuple, which would take as long as all that the loop computes.
 """
 
 from __future__ import annotations

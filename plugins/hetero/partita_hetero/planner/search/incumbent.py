@@ -1,4 +1,4 @@
-"""What a search knows: the best placement so far, the best bound, and what was tried."""
+"""The state of a search: the best placement so far, the best bound, and the attempts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""List scheduling: tasks by rank, each to the device that ends it first. Baselines and starts.
+"""List scheduling: tasks by rank, each to the device that ends it first; a baseline and a start.
 
 HEFT (Topcuoglu et al. 2002) ranks by the longest way to the end in mean times. ONE Runtime's
 HEScheduler ranks by mean time times its deviation between devices instead, so that what matters

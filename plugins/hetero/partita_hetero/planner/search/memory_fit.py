@@ -1,4 +1,4 @@
-"""Placements that keep the memory limits, and what blocks them if there is none."""
+"""Placements that keep the memory limits, or the reason why there are none."""
 
 from __future__ import annotations
 

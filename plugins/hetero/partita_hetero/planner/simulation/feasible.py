@@ -1,4 +1,4 @@
-"""Which rules a placement breaks, and which rules nothing can keep."""
+"""Feasibility: which constraints a placement violates, and which no placement can keep."""
 
 from __future__ import annotations
 

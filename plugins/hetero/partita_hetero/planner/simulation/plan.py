@@ -1,4 +1,4 @@
-"""A placement with what it is worth: its value, a proven lower bound, and the gap between them."""
+"""A plan: a placement with its value, a proven lower bound, and the gap between them."""
 
 from __future__ import annotations
 

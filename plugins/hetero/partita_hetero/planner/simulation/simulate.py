@@ -1,4 +1,4 @@
-"""What a placement costs: carries out the cost model of the problem without a device.
+"""The simulator: evaluates the cost model of a problem for a placement, without a device.
 
 Every method of the planner reports the value that comes from here.
 """

@@ -1,4 +1,4 @@
-"""What ran where and when: of a simulated run and of a real one alike."""
+"""Timelines of steps on devices, of a simulated run or a real one."""
 
 from __future__ import annotations
 
