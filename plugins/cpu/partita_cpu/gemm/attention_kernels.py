@@ -1,4 +1,4 @@
-"""The addresses of a level's kernels of attention over a cache, as drivers take them."""
+"""Addresses of the kernels of attention over a cache, by instruction set."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Products of matrices that are both only known at run time, one after another: attention.
+"""Batched matrix products of which neither side is constant, as in attention.
 
-The right matrix is packed when it is met; the rows of all products are shared among the threads.
+The right matrices are packed when the product runs; threads share the rows of all products.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Weights that wait to be packed: those of a model in a few calls, without Python in between."""
+"""Packing of a model's weights that is put off, so that few calls pack all of them."""
 
 from __future__ import annotations
 

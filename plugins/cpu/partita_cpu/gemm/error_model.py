@@ -1,9 +1,9 @@
-"""How exact products are, by arithmetic and by how many terms a sum has.
+"""A model of the error of matrix products, by arithmetic and by the number of terms.
 
-An error is the largest one of a product in parts of its largest result, expected to be
-``unit * depth ** power``. What splitting a factor leaves out is the same part of every term,
-however many there are. What float32 rounds off while it adds up grows with their number. So the
-longer sums are, the less is lost by splitting beside what is lost anyway.
+The largest error of a product, relative to its largest result, is expected to be ``unit * depth **
+power``. What splitting a factor in bfloat16 parts leaves out is the same part of every term.
+Rounding errors of float32 sums grow with the number of terms: the longer sums are, the less
+splitting adds to the error that there is anyway.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What tile kernels do of an activation, by bounds and a gate; kernels for rows do the rest."""
+"""Splits an activation in what tile kernels compute (bounds and a gate) and what is left."""
 
 from __future__ import annotations
 

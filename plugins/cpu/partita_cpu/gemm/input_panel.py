@@ -1,4 +1,8 @@
-"""Where the tiles of a panel find their input: in place, or laid out, padded and converted."""
+"""Copies the input of a panel for its tiles, padded and converted, unless it is read in place.
+
+Of the forms that `tile_fields.SOURCE` names, `HALO` is a copy of image rows with padding, and
+`COLUMNS` the windows of all pixels, one behind another (im2col).
+"""
 
 from __future__ import annotations
 

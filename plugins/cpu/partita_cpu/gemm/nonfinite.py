@@ -1,7 +1,8 @@
-"""Float32 numbers out of their bfloat16 parts, where these may be infinite or NaN.
+"""Products in split bfloat16 whose factors may be infinite or NaN, computed from float32 instead.
 
-Infinity minus infinity, which would be its lower part, is NaN; so is infinity times a zero that
-fills up a tile. Where such numbers come, terms are computed from whole numbers, one by one.
+A float32 is split as ``x = high + low`` with ``low = x - high``, which is NaN where x is infinite;
+so is infinity times a zero that pads a tile. Tiles with such numbers are computed again term by
+term, from joined numbers.
 """
 
 from __future__ import annotations

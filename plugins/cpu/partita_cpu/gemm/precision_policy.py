@@ -1,4 +1,4 @@
-"""What compiled models may use: instruction sets, arithmetic and threads."""
+"""The precision policy of a compiled model: the instruction set and arithmetic of its products."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records that drivers of tiles take: operands, epilogue, memory and kernels, a range of tiles."""
+"""Argument records of the loops in `macrokernel`: operands, epilogue, memory, kernels."""
 
 from __future__ import annotations
 

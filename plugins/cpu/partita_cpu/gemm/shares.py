@@ -1,4 +1,4 @@
-"""How threads share the tiles of a product: as a grid of shares, and what is in one of them."""
+"""How threads divide the result of a product: a grid of shares, each cut into panels and tiles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Activations that tile kernels do not have: sums get bias and residual, then these in place."""
+"""The epilogue of tiles whose activation is in no kernel: bias, residual, activation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The addresses of a level's kernels as drivers take them: one array of integers."""
+"""Addresses of the kernels that a product needs, as one int64 array for the compiled loops."""
 
 from __future__ import annotations
 
@@ -28,26 +28,37 @@ from partita_cpu.scalar.activations import activate_floats
 MAX_ROWS = 32
 """Rows of the largest tile of any arithmetic."""
 
-EPILOGUE = MAX_ROWS + 1
-NARROW = MAX_ROWS + 2
-CONFIGURE = MAX_ROWS + 3
-RELEASE = MAX_ROWS + 4
-CONFIG = MAX_ROWS + 5
-EPILOGUE_F32 = MAX_ROWS + 6
-SCALE = MAX_ROWS + 7
-INTERLEAVE = MAX_ROWS + 8
-ROUND = MAX_ROWS + 9
-ACTIVATE = MAX_ROWS + 10
-ACTIVATE_NARROW = MAX_ROWS + 11
-NARROW_ROWS = MAX_ROWS + 12
-ACTIVATE_FLOATS = MAX_ROWS + 13
+(
+    EPILOGUE,  # finishes sums that are stored in a tile
+    NARROW,  # copies a run of the input, converted to the arithmetic
+    CONFIGURE,  # AMX: gives tile registers their sizes
+    RELEASE,  # AMX: gives tile registers back
+    CONFIG,  # AMX: address of what `CONFIGURE` reads
+    EPILOGUE_F32,  # as `EPILOGUE`, with a result in float32
+    SCALE,  # as `NARROW`, scaled by channel
+    INTERLEAVE,  # copies a row of a picture whose channels are planes
+    ROUND,  # rounds a panel to float16, in place
+    ACTIVATE,  # applies an activation to rows of the output
+    ACTIVATE_NARROW,  # applies an activation to a tile, and rounds to 16 bits
+    NARROW_ROWS,  # as `NARROW`, several rows
+    ACTIVATE_FLOATS,  # applies an activation to a run of float32
+) = range(MAX_ROWS + 1, MAX_ROWS + 14)
+"""Places of kernels in the array, 0 where none is needed.
+
+Places 1 to `MAX_ROWS` hold the tile kernel for so many rows.
+"""
+
 FIRST = MAX_ROWS + 14
+"""Behind this place: tile kernels for tiles of which only the first half of the columns exists."""
+
 WIDE = FIRST + MAX_ROWS + 1
+"""Behind this place: both kinds again, for weights that `WIDEN` has converted."""
+
 WIDEN = 2 * WIDE
+"""Place of the kernel that converts 16-bit weights to float32 for many tiles, or 0."""
+
 SLOTS = WIDEN + 1
-"""Places in the array; places 1 to `MAX_ROWS` hold the tile kernel for so many rows, those behind
-`FIRST` likewise kernels for tiles of which the first half alone exists, or the same ones. With what
-is in the place of `WIDEN` come both kinds for weights that it has widened, behind `WIDE`."""
+"""Places of the array."""
 
 
 class Arithmetic(enum.IntEnum):

@@ -1,7 +1,7 @@
-"""Activations that bounds and a gate do not express, on the float32 results of a tile.
+"""Activations in vectors, on float32 results of a tile, for what bounds and a gate do not express.
 
-A kernel applies one where the results lie, which are in the nearest cache then. The formulas are
-those of `partita_cpu.scalar.math`, but for the quotient where an instruction begins it.
+A kernel applies one where the results lie, which are in the first-level cache then. The formulas
+are those of `partita_cpu.scalar.math`, but for the quotient where an instruction begins it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sums of two tensors of levels as levels of a third scale, 64 at a time; for AVX-512.
+"""The sum of two quantized tensors as a quantized tensor, 64 levels at a time; for AVX-512.
 
 Each step rounds as float32 does, so that the levels are those of floats which are dequantized,
 added and quantized.

@@ -1,7 +1,7 @@
-"""Rows of float32 that are normalized eight at a time, for AVX-512.
+"""Normalization of float32 rows, eight rows at a time, for AVX-512.
 
-Of one short row, sums of lanes and the root take longer than all else, and wait for one another.
-Those of eight rows are made side by side, each row's in a lane of its own.
+Of one short row, the horizontal sums and the root take longer than all else, and depend on one
+another. Those of eight rows are computed side by side, each row's in a lane of its own.
 """
 
 from __future__ import annotations

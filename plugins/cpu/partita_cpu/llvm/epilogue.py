@@ -1,4 +1,4 @@
-"""What follows the sums of a tile: bias, residual, bounds and a gate, then the output's memory.
+"""The epilogue of tile kernels: bias, residual, bounds and a gate, then stores to the output.
 
 Tile kernels end with it, so that sums go from registers to where they belong. Where a tile does not
 lie in the output as it is (rows between image rows, activations that bounds do not express), or

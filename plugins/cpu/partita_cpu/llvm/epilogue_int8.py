@@ -1,6 +1,6 @@
-"""What follows the sums of a tile of a product of bytes: zero points, bias and scale, then memory.
+"""The epilogue of 8-bit products: zero points, bias and scale, then stores as levels or floats.
 
-A tile holds int32 sums, `PITCH` bytes a row. They become levels of 8 bits, or floats.
+A tile holds int32 sums, `PITCH` bytes a row.
 """
 
 from __future__ import annotations

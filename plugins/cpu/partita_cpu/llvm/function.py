@@ -1,4 +1,4 @@
-"""One LLVM function as it is written: every method appends an instruction or a block."""
+"""A writer of one LLVM function: each method appends an instruction or a block."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Vectors of floats as numbers of 16 bits in memory: loaded, rounded, stored, taken apart."""
+"""Vectors of float32 from and to 16-bit floats in memory: loads, rounding, stores, splitting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The levels of instruction sets that kernels are written for: one record each, in one table.
+"""Levels of instruction sets that kernels are generated for: one record each, in one table.
 
 What depends on the processor asks the record of the level; nothing compares levels by name.
 """

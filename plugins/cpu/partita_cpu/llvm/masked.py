@@ -1,4 +1,4 @@
-"""Vectors of floats at the edge of a tile: masks, bounds, and memory that is touched in part."""
+"""Masked loads and stores of vectors at the edge of a tile, and bounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All kernels of a level as one module of LLVM IR text."""
+"""LLVM modules: all kernels of an instruction set level, in parts compiled separately."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Native steps on images with channels last, and attention."""
+"""Compiled loops over images with channels last (NHWC), and attention."""

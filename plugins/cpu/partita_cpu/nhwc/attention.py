@@ -2,8 +2,7 @@
 
 Keys and values of a head are packed once per thread; the scores never leave the cache. Where
 products of float32 are computed in bfloat16 by vectors, so are these two unless keys are few:
-queries, keys, values and what the softmax makes of the scores are rounded, sums and the softmax are
-in float32.
+queries, keys, values and the softmax's results are rounded; sums and the softmax are in float32.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a step of attention is made of: its sizes, where tensors lie, what becomes of scores."""
+"""The table of an attention step: sizes, strides of tensors, and the form of masks and scores."""
 
 from __future__ import annotations
 

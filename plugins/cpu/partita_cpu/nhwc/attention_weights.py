@@ -1,4 +1,4 @@
-"""What the scores of queries become on their way to weights of values."""
+"""The softmax of attention: from scores, factors and masks to the weights of values."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Depthwise convolution of images with channels last: rows are laid out once, padded, and reused.
+"""Depthwise convolution with channels last, with a ring buffer of padded rows per thread.
 
-Each thread has a ring of as many rows as the kernel is high. Where it does not pay (strides, small
-kernels in float32) or is not covered, windows slide over the image as it is; see `nhwc.window`.
+The ring has as many rows as the kernel is high. Where it does not pay (strides, small kernels in
+float32) or is not covered, windows slide over the image as it is; see `nhwc.window`.
 """
 
 from __future__ import annotations

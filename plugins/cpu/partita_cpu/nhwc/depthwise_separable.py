@@ -1,7 +1,7 @@
-"""A depthwise convolution and the 1x1 convolution that alone reads it, as one step.
+"""Depthwise-separable convolution as one step: depthwise, then the 1x1 convolution that reads it.
 
-What the first one computes goes, some output pixels at a time, to where tiles of the second one
-read it, in the arithmetic that they take. So it stays in the cache, and nothing is converted.
+What the first one computes is written, some output pixels at a time, as the panel that tiles of the
+second one read, in their arithmetic. So it stays in the cache, and nothing is converted.
 """
 
 from __future__ import annotations

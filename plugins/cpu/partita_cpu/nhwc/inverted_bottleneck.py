@@ -1,8 +1,7 @@
-"""A 1x1 convolution, a depthwise one and another 1x1 one that alone read each other, as one step.
+"""Inverted bottleneck as one step: 1x1 convolution, depthwise convolution, 1x1 convolution.
 
-The first one makes many channels of few, for some rows of the image at a time, which stay in the
-thread's cache until the depthwise convolution reads them. Rows that two bands need are computed
-twice.
+The first one makes many channels of few, for a band of rows at a time, which stay in the thread's
+cache until the depthwise convolution reads them. Rows that two bands need are computed twice.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Native steps on pixels of images with channels last: sums, products, gates, nearest pixels."""
+"""Compiled loops over pixels of images with channels last: sums, products, gates, nearest pixels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Planes with rows and columns swapped, block by block in registers."""
+"""Transposition of planes, block by block in registers."""
 
 from __future__ import annotations
 

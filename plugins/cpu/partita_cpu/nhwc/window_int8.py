@@ -1,4 +1,4 @@
-"""Depthwise convolution and maxima of images of bytes with channels last, row by row."""
+"""8-bit depthwise convolution and max pooling of images with channels last, row by row."""
 
 from __future__ import annotations
 

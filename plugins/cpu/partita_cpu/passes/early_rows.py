@@ -1,8 +1,4 @@
-"""One row of many that alone is read, taken before it is computed instead of behind.
-
-A decoder's logits are of a prompt's last token: of what follows the last attention no other row is
-needed, and the products of most of a layer are among it.
-"""
+"""Slices of one row are moved in front of what computes the rows, as for a decoder's last token."""
 
 from __future__ import annotations
 

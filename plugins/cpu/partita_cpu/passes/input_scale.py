@@ -1,7 +1,4 @@
-"""Factors and summands per channel that are applied on the way to a product.
-
-Works on graphs with channels last; see `passes.nhwc`.
-"""
+"""Factors and summands per channel, applied while the input of a product is copied."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values of another rank that are computed as images: what such passes have in common."""
+"""Base of passes that compute values of another rank as images."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Images with channels last: which operators of device CPU compute so, beyond what all may.
-
-Convolutions always do; see :class:`~partita.lowering.ChannelsLast` for the walk.
-"""
+"""Layout conversion to channels last: the rules of device CPU, beyond those for all back-ends."""
 
 from __future__ import annotations
 

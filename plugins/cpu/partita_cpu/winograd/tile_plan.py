@@ -1,4 +1,4 @@
-"""How a convolution is cut for Winograd's minimal filtering: sizes that the driver reads.
+"""Blocking of a convolution for Winograd's minimal filtering: the table that the loop reads.
 
 A tile of m x m results of 3 x 3 taps is computed from n x n pixels, n = m + 2. Its pixels are
 transformed, each of the n x n points is a product of matrices (tiles, channels) by (channels,

@@ -1,1 +1,1 @@
-"""How a matrix product or convolution is cut into tiles, panels and shares of threads."""
+"""Blocking: sizes of tiles, panels and threads' shares of a matrix product or convolution."""

@@ -1,4 +1,4 @@
-"""Where tiles read the left matrix: the tensor itself, or a copy of image rows or of windows."""
+"""The left matrix as tiles read it: the tensor itself, a copy of image rows, or an im2col copy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How rows of the result are cut into panels, tiles and shares of threads."""
+"""Sizes of panels, number of tiles in a panel's columns, and shares of threads."""
 
 from __future__ import annotations
 

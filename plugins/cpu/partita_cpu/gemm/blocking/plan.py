@@ -1,4 +1,4 @@
-"""How a matrix product or convolution is cut into tiles: sizes that drivers read from one array."""
+"""The plan of a product or convolution: all sizes, as the table that compiled loops read."""
 
 from __future__ import annotations
 

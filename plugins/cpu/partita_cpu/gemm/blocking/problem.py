@@ -1,4 +1,4 @@
-"""What is multiplied: the sizes of a convolution or a product, and how its ends lie in memory."""
+"""A problem: the sizes of a convolution or product, and the layout of its input and output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pieces of a tile's weights, small enough to stay in a near cache from tile to tile."""
+"""Blocking along k: pieces of a tile's weights that stay in a near cache from tile to tile."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The loops around tile kernels: threads' shares, their panels, the tiles of a panel."""
+"""The macrokernel: compiled loops around tile kernels, over shares, panels, columns and tiles."""

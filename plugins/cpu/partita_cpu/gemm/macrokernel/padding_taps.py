@@ -1,4 +1,4 @@
-"""Taps that lie on the padding: tiles leave them out where lines are read in the image itself."""
+"""Taps that lie on padding: tiles skip them where image rows are read in the tensor itself."""
 
 from __future__ import annotations
 

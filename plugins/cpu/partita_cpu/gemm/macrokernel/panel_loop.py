@@ -1,4 +1,4 @@
-"""The tiles of a panel: some rows of the input times columns of packed weights."""
+"""The loops over a panel: columns of packed weights, and the tiles of a column."""
 
 from __future__ import annotations
 

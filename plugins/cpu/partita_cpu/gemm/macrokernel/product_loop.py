@@ -1,4 +1,4 @@
-"""A matrix product or convolution by all threads: shares of tiles, panel by panel."""
+"""The outer loops of a product: each thread's share of tiles, panel by panel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of a tile that its kernel cannot finish: activations, gaps between image lines."""
+"""The epilogue of tiles that kernels store unfinished: activations, gaps between image rows."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Products of matrices on AMX whose left side is laid out as tiles, once for all who read it.
+"""Matrix products on AMX whose left side is packed as tiles, once for all products that read it.
 
-A tile is 16 rows times 32 numbers in bfloat16, with its further parts behind it. It
-lies in one piece, so that loading it neither crosses pages nor meets other rows in the same sets
-of the cache. Behind the tiles one number for each says how large its elements are.
+A tile is 16 rows of 32 bfloat16, with its further planes behind it. It is contiguous, so that
+loading it neither crosses pages nor conflicts with other rows in a cache set. Behind the tiles, one
+number per tile says how large its elements are.
 """

@@ -1,4 +1,4 @@
-"""The loop over some tiles of the result, for some steps along k, and how tiles end."""
+"""The inner loop: a chunk of steps along k for some tiles of the result, and their epilogue."""
 
 from __future__ import annotations
 

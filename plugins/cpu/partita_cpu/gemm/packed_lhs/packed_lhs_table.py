@@ -1,4 +1,4 @@
-"""How a product whose left side is laid out as tiles is cut, and what memory it takes."""
+"""Blocking of products with a packed left side: the table that loops read, and scratch memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole product: the left side laid out as tiles, and the loop over shares of the result."""
+"""Packs the left side as tiles, and loops over the shares of the result."""
 
 from __future__ import annotations
 

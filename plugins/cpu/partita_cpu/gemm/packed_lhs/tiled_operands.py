@@ -1,4 +1,4 @@
-"""Operands that are there as tiles, as left sides of products are: beside their rows, or alone."""
+"""Operands that exist as AMX tiles, beside their rows or instead of them."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Weights in the order in which tile kernels read them."""
+"""Packing: weights in the order in which tile kernels read them."""

@@ -1,4 +1,4 @@
-"""The kernels that pack weights: blocks of columns, piece by piece."""
+"""Packing kernels: blocks of columns, as float32, or as bfloat16 parts in pairs of rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Packs many weights without Python in between: a row of numbers for each call of the kernel."""
+"""Packs many weights in one call from Python, by a table with a row for each call of the kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of the packing kernel: sizes, where elements lie, and how they are laid out."""
+"""The table of the packing kernels: sizes, strides, and the packed layout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Packs the weights of a product for its plan."""
+"""Packs the constant weights of a product as its plan says."""
 
 from __future__ import annotations
 

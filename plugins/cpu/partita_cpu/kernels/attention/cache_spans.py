@@ -1,8 +1,4 @@
-"""Which places of a cache hold keys: lengths that tensors tell, checked before anything uses them.
-
-One small step makes spans of the lengths; all operations that read the same tensors share it, as
-those of a decoder's layers do. Kernels trust spans and positions that have passed it.
-"""
+"""Valid spans of a cache: which places hold keys, from lengths that are checked before use."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Kernels of products of bytes: rows that are packed, and tiles of sums that are finished.
+"""Compiled loops of 8-bit matrix products: packing of rows, tiles, and their epilogue.
 
-Tables and records of arguments are what :mod:`partita_cpu.kernels.int8.product` fills.
+Tables and records of arguments are made in :mod:`partita_cpu.kernels.int8.product`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ TILE = CHUNK * PANEL
 
 
 class Kind(enum.IntEnum):
-    """What sums become."""
+    """The form of results: what the epilogue makes of sums."""
 
     SUMS = 0  # int32, as they are
     FLOATS = 1  # sum * (scale * factor) + bias, in float32
@@ -90,12 +90,12 @@ def pack_rows(
     tid: int,
     nt: int,
 ) -> None:
-    """Rows as uint8, filled up with zeros.
+    """Copies rows as uint8, padded with zeros, and adds each row up.
 
     Args:
         x: Rows of `terms` bytes, flat.
         packed: Rows of `width` bytes, flat; written.
-        totals: By row its sum; written if they are counted.
+        totals: The sum of each row; written if `counted`.
         terms: Bytes of a row of x.
         width: Bytes of a packed row.
         shift: What is added to each byte: 128 for int8, else 0.
@@ -120,7 +120,7 @@ def pack_rows(
 
 
 class ZeroPoints(NamedTuple):
-    """What takes the zero points of both sides off sums.
+    """What corrects sums for the zero points of both sides.
 
     Attributes:
         row_totals: Sum of each row.

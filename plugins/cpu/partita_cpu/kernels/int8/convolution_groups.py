@@ -1,4 +1,4 @@
-"""Convolutions of bytes in groups: groups of few channels share the columns of a vector."""
+"""8-bit convolutions in groups: groups of few channels share the columns of a panel."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""Convolutions of bytes whose windows overlap: kernels read the lines of an image as they lie.
+"""8-bit convolutions that read overlapping windows in lines of the image, without im2col.
 
-Every thread lays out the lines that it needs, with padding, in memory of its own; images without
-padding stay where they are. The windows of neighbouring pixels then begin at equal distances, and
-a row of the kernel is one run of terms. Kernels in vectors take a few pixels of a line at a time.
-Tiles of AMX take 32, and what they compute between the end of a line and the beginning of the next
-one is dropped.
+Every thread copies the lines that it needs, with padding, to memory of its own; images without
+padding are read in place. The windows of neighbouring pixels then begin at equal distances, and a
+row of the kernel is one run of terms. Vector kernels take a few pixels of a line at a time. AMX
+tiles take 32, and what they compute between the end of a line and the beginning of the next one is
+dropped.
 
-Of a convolution in groups the channels of one group are laid out at a time, by kernels in vectors.
+Of a convolution in groups, one group's channels are copied at a time; by vector kernels only.
 """
 
 from __future__ import annotations

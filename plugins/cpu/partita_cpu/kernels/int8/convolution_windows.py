@@ -1,4 +1,4 @@
-"""Convolutions of bytes: the windows of all pixels as rows, then one product of bytes."""
+"""8-bit convolutions by im2col: the windows of all pixels as rows of one 8-bit product."""
 
 from __future__ import annotations
 

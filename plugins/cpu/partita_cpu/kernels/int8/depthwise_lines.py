@@ -1,8 +1,7 @@
-"""Depthwise convolutions of bytes by fours of taps: kernels read lines that are laid out.
+"""8-bit depthwise convolutions by quads of taps, on copied lines of the image.
 
-Lines have padding around them, as those of `convolution_lines` have, so that all windows are alike.
-Where windows move by one pixel, some neighbours are computed as one pixel of more channels: there
-are whole vectors of them then.
+Lines are padded as those of `convolution_lines`, so that all windows are alike. Where windows move
+by one pixel, some neighbours are computed as one pixel of more channels, so that vectors are full.
 """
 
 from __future__ import annotations

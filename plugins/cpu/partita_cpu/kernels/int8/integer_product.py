@@ -1,4 +1,4 @@
-"""Matrix products and convolutions of 8-bit integers whose results are sums, in int32 or as floats.
+"""8-bit products and convolutions with results in int32 or float32, as MatMulInteger.
 
 Products of several matrices run on float32 BLAS: two differences of 8-bit integers multiply to at
 most 255 * 255, so 256 products add up exactly. Longer sums are added in int32 piece by piece.

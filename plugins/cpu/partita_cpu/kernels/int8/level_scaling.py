@@ -1,4 +1,4 @@
-"""Normalizations between levels: a factor and a term for each channel, without floats in memory."""
+"""Quantized normalization: a factor and a term per channel, from levels to levels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What kernels of convolutions along lines are told of an image, as one table of integers."""
+"""The table of `convolution_lines`: sizes of image, window and threads' shares."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Matrix products of bytes: rows of uint8 times panels of int8, corrected for zero points.
+"""8-bit matrix products: uint8 rows times panels of int8 weights, corrected for zero points.
 
-int8 on the left and uint8 on the right are moved by 128 on the way, together with their zero
-points. Sums wrap in int32, so that it does not matter when the corrections are added. A tile of 32
-rows and 64 columns is finished while it is in the cache: as int32, scaled to floats, or as bytes.
+int8 on the left and uint8 on the right are shifted by 128, together with their zero points. Sums
+wrap in int32, so that it does not matter when corrections are added. A tile of 32 rows and 64
+columns is finished while it is in the cache: as int32, float32, or levels.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class ByteOperands:
 
     @property
     def shift(self) -> int:
-        """What makes the elements of x uint8."""
+        """What is added to the elements of x to make them uint8."""
         return SHIFT if self.x.dtype == np.int8 else 0
 
     def zero_level(self, b: Builder) -> Operand:
@@ -81,7 +81,7 @@ class ByteOperands:
 
     @property
     def needs_row_totals(self) -> bool:
-        """Whether zero points of the weights, as moved to int8, are to be taken off."""
+        """Whether weights, shifted to int8, have zero points that need the sums of rows."""
         zero = self.w_zero
         if self.w.dtype == np.int8 and zero is None:
             return False

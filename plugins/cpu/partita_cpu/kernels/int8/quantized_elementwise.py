@@ -1,4 +1,7 @@
-"""onnxruntime's operators on quantized tensors but products: through float32 and back."""
+"""onnxruntime's element-wise operators, pools, Softmax and Concat on quantized tensors.
+
+Most compute in float32 between dequantizing and quantizing; functions of one level are tables.
+"""
 
 from __future__ import annotations
 

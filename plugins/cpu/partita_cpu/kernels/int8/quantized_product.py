@@ -1,4 +1,4 @@
-"""Matrix products and convolutions of 8-bit integers whose results are quantized again."""
+"""8-bit products and convolutions with quantized results: QLinearMatMul, QLinearConv, QGemm."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Rows of bytes times a panel by kernels in vectors, and those that end sums in the registers.
+"""Calls of 8-bit vector kernels, and of those that requantize sums in registers.
 
-Where :mod:`partita_cpu.llvm.tiles.dot_levels` serves, no tile of sums is put aside.
+Where :mod:`partita_cpu.llvm.tiles.dot_levels` serves, sums are not stored as a tile in between.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which experts tokens choose, and rows in the order of their experts.
+"""Routing: which experts each token chooses, and rows sorted by expert.
 
 A token has as many rows as it chooses experts. Sorted, those of an expert lie one behind another,
 so that its weights are read once for all of them.

@@ -1,4 +1,4 @@
-"""Convolutions in groups of so few channels that several groups fill one vector."""
+"""Grouped convolutions with so few channels per group that several groups fill one vector."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Convolutions of so many channels that few lines fit the cache, some channels after the others.
+"""Convolutions of many channels, split along the channels so that panels have more lines.
 
-Lines of an image are laid out panel by panel in the second-level cache, and each panel meets all
-weights. Where a panel is one line of 28 pixels, weights of 2,048 channels come 28 times from the
-third-level cache or from memory, and take longer to come than to be multiplied. Parts of the
+Lines of an image are copied panel by panel to the second-level cache, and each panel is multiplied
+with all weights. Where a panel is one line of 28 pixels, weights of 2,048 channels are read 28
+times from the third-level cache or from memory, which takes longer than multiplying. Parts of the
 channels are steps of their own here: each adds to what those before it left in the result.
 """
 

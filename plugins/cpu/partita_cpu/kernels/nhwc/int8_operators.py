@@ -1,4 +1,7 @@
-"""Images of bytes with channels last, in domain ``partita.nhwc``; `passes.nhwc` makes them."""
+"""Quantized operators on images with channels last, in domain ``partita.nhwc``.
+
+`passes.nhwc` makes them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Convolutions of few outputs: neighbouring pixels are computed together, as one of more outputs.
+"""Convolutions of few output channels: neighbouring pixels are computed as one with more outputs.
 
 A vector has 8 or 16 outputs whatever a convolution needs, and a tile of AMX 32. Where it needs
 fewer, `count` pixels of a row become one pixel of ``count * outputs`` outputs. Its window is that

@@ -1,4 +1,4 @@
-"""Convolutions dilated so far that their windows lie beside the image in part, row by row.
+"""Convolutions with large dilation, row by row, leaving out rows of taps that lie on padding.
 
 A window of 3 x 3 taps dilated by 12 on 14 rows has one row of taps on the image under most rows of
 the result, two at the edges. Rows of the result under which the same rows of taps lie on the image

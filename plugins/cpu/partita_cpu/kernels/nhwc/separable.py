@@ -1,4 +1,4 @@
-"""A depthwise convolution, the 1x1 convolution that alone reads it, and one before both."""
+"""Depthwise-separable convolutions and inverted bottlenecks, as one step where that pays."""
 
 from __future__ import annotations
 

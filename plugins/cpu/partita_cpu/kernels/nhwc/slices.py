@@ -1,4 +1,4 @@
-"""Volumes as tall images with channels last, (N, D x H, W, C): what is computed slice by slice."""
+"""Convolutions and pools of volumes, slice by slice, on images (N, D x H, W, C)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transposed convolutions whose windows touch and do not overlap: each pixel becomes a block."""
+"""Transposed convolutions with stride equal to the kernel: each pixel becomes a block of pixels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transposed convolutions as several ordinary ones, each of which makes every so manieth pixel.
+"""Transposed convolutions as one ordinary convolution for each phase of the output.
 
 With a stride of 2, output pixels of even and odd rows and columns meet different taps of the
 weights: four phases. The pixels of a phase are those of a convolution with stride 1 over the input,

@@ -1,1 +1,1 @@
-"""Kernels that copy: split into bfloat16, strided, transposed."""
+"""Kernels that copy: converted to bfloat16, quantized, looked up, strided, transposed."""

@@ -1,4 +1,4 @@
-"""Runs of float32 copied, as they are, or as one to three bfloat16 that add up to them."""
+"""Copies of float32: as they are, or split into one to three bfloat16 parts that add up to them."""
 
 from __future__ import annotations
 

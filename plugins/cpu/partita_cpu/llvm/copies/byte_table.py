@@ -1,7 +1,7 @@
-"""Bytes looked up in a table of 256 bytes, 64 at a time; for AVX-512.
+"""Look-ups of bytes in a table of 256 bytes, 64 at a time; for AVX-512.
 
-The table lies in four registers, as 128 pairs. Half of a byte says which pair it stands for, its
-last bit which byte of the pair.
+The table lies in four registers, as 128 pairs. The upper seven bits of a byte choose the pair, its
+last bit the byte of the pair.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rows of weights copied to where tile kernels read them; subnormal numbers become 0."""
+"""Packing of float32 weights row by row, with subnormal numbers flushed to 0."""
 
 from __future__ import annotations
 

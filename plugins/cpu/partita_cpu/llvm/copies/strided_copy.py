@@ -1,4 +1,4 @@
-"""Runs of bytes copied from places at equal distances to others at equal distances."""
+"""Strided copies: runs of bytes from equal distances to equal distances."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A square block of elements transposed: rows become columns, by shuffles of whole vectors."""
+"""Transposition of a square block of elements in registers, by shuffles of whole vectors."""
 
 from __future__ import annotations
 

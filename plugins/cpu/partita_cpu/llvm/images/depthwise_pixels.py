@@ -1,9 +1,9 @@
-"""Depthwise convolution of neighbouring output pixels, read where the image lies.
+"""Depthwise convolution of neighbouring output pixels, reading the image in place.
 
 Every column of the image that the pixels need is read once and serves all of them. Columns that may
-lie outside of the image, at either end, are masked; there, and only there, it costs to be careful.
-What the pixels below need beside that is asked for on the way: of each pixel one vector after the
-other is read, from lines that lie so far apart that no processor foresees them.
+lie outside of the image, at either end, are masked, and only these. What the pixels below need
+beside that is prefetched: of each pixel one vector after another is read, from lines that lie so
+far apart that no processor foresees them.
 """
 
 from __future__ import annotations

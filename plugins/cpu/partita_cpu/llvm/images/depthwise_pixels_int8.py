@@ -1,7 +1,7 @@
-"""Depthwise convolution of bytes with channels last: some neighbouring output pixels, all channels.
+"""8-bit depthwise convolution with channels last: some neighbouring output pixels, all channels.
 
-Levels become floats on the way, less the level of 0, so that whole numbers are added up exactly and
-a tap that is left out at an edge adds nothing. Sums become levels again in registers.
+Levels become floats less the zero point, so that integers are added up exactly and a tap that is
+left out at an edge adds nothing. Sums are requantized in registers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Depthwise convolution of bytes by an instruction that adds up four products; for AVX-512.
+"""8-bit depthwise convolution by an instruction that adds up four products; for AVX-512.
 
-Four rows of taps are interleaved, so that four bytes of each channel lie side by side, and meet as
-many weights. What lies beside the image has no part in that: all taps must be on it.
+Four rows of taps are interleaved, so that four bytes of each channel lie side by side and are
+multiplied with as many weights. All taps must lie on the (padded) image.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Depthwise convolution of neighbouring output pixels, from image rows that were laid out for it.
+"""Depthwise convolution of neighbouring output pixels, from image rows copied for it.
 
-A laid out row has its channels in blocks of a vector, and in a block one pixel behind another, with
+A copied row has its channels in blocks of a vector, and in a block one pixel behind another, with
 zeros where the image is padded. So every product reads a whole vector at a known distance, and no
 pixel is at an edge.
 """

@@ -1,4 +1,4 @@
-"""The largest bytes under windows, with channels last: some neighbouring pixels; for AVX-512."""
+"""8-bit max pooling with channels last: some neighbouring output pixels; for AVX-512."""
 
 from __future__ import annotations
 

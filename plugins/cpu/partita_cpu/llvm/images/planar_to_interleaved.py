@@ -1,4 +1,4 @@
-"""Rows of a picture from three planes of channels to pixels whose channels lie together."""
+"""Pictures of three planes (channels first) to interleaved pixels, row by row."""
 
 from __future__ import annotations
 

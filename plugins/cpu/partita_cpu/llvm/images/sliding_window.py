@@ -1,7 +1,7 @@
-"""A window that slides over one row of an image with channels last: weighted sum, maximum, sum.
+"""Windows that slide over a row of an image with channels last: weighted sum, maximum, sum.
 
-A call computes some neighbouring output pixels for all channels. Every tap is read where it lies,
-so nothing is copied; a caller clips the taps at the edges by passing fewer of them.
+A call computes some neighbouring output pixels for all channels. Every tap is read in place, so
+nothing is copied; a caller clips the taps at the edges by passing fewer of them.
 """
 
 from __future__ import annotations

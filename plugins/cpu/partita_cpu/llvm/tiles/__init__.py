@@ -1,1 +1,1 @@
-"""Tiles of matrix products: AMX, dot products of bytes, fused multiply-add."""
+"""Tile kernels (microkernels) of products: AMX, dot products of bytes, fused multiply-add."""

@@ -1,4 +1,4 @@
-"""Tiles of a matrix product on AMX: 16 or 32 rows, 32 columns, bfloat16 in, float32 sums.
+"""Tile kernels on AMX: 16 or 32 rows, 32 columns, bfloat16 factors, float32 accumulators.
 
 b is packed per step of 32 along k as tiles of (16 pairs of k, 16 columns, 2), one for each half of
 the columns. In the form with three products every float32 is a sum of two bfloat16; a's second

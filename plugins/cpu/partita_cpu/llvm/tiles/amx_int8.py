@@ -1,6 +1,6 @@
-"""Tiles of a product of bytes on AMX: 16 or 32 rows of uint8 times a panel of int8, int32 sums.
+"""8-bit tile kernels on AMX: 16 or 32 rows of uint8 times a panel of int8, int32 accumulators.
 
-A panel is 64 columns wide and holds its terms by fours: (quad, column, 4). Sixteen quads of sixteen
+A panel is 64 columns wide; its layout is (quad of terms, column, 4). Sixteen quads of sixteen
 columns are a tile register; their rows lie a whole panel row apart.
 """
 

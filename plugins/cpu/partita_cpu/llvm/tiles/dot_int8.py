@@ -1,12 +1,12 @@
-"""Rows of uint8 times a panel of int8, sums of int32 in vector registers: where AMX does not serve.
+"""8-bit tile kernels in vectors: rows of uint8 times a panel of int8, int32 accumulators.
 
 A row is made of runs of bytes that lie at equal distances, as the lines under a window do. A panel
-is as `amx_int8` has it: (quad, column, 4). A quad of a row meets four bytes of each column. One
-instruction multiplies them and adds them up, where the level has it; elsewhere bytes are widened
-to 16 bits, and two instructions take two products each. Neither can overflow.
+is as `amx_int8` has it: (quad, column, 4). A quad of a row is broadcast, and meets four bytes of
+each column. One instruction multiplies them and adds them up, where the level has it; elsewhere
+bytes are widened to 16 bits, and two instructions take two products each. Neither can overflow.
 
-ARM's first such instruction, ``sdot``, takes int8 on both sides: 128 less than each byte of a row
-then, and 128 times the sums of the columns in the end.
+ARM's first such instruction, ``sdot``, takes int8 on both sides: rows are 128 less then, and 128
+times the sums of the columns is added in the end.
 """
 
 from __future__ import annotations

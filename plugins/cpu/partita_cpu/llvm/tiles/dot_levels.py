@@ -1,7 +1,7 @@
-"""Products of bytes in vectors whose sums become levels before they leave the registers; AVX-512.
+"""8-bit tile kernels with a requantizing epilogue in registers; for AVX-512.
 
 Sums of `dot_int8` pass through memory, where `epilogue_int8` finds them. Here each row of them is
-finished in the kernel that computes it, by numbers that are made once for a panel.
+finished in the kernel that computes it, by numbers that are prepared once per panel.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Tiles of a matrix product in registers: broadcast a, times rows of packed b, added up in float32.
+"""Tile kernels in vectors: broadcast a, times a row of packed b, added up by fused multiply-add.
 
-A tile has 1 to 14 rows and two vectors of columns (32 with AVX-512, 16 with AVX2 and then at most
-6 rows). The last column of tiles may need one vector alone. With 14 rows, 28 of the 32 registers
-hold sums; the rest hold two vectors of b and one element of a. More rows make LLVM spill.
+A tile has 1 to 14 rows and two vectors of columns (32 with AVX-512, 16 with AVX2 and then at most 6
+rows). The last column of tiles may need one vector alone. With 14 rows, 28 of the 32 registers hold
+accumulators; the rest hold two vectors of b and one element of a. More rows make LLVM spill.
 
 In bfloat16 an element is a pair of neighbours along k, as wide as a float: one instruction adds
-both products to a sum.
+both products to an accumulator.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Tiles of convolutions in groups of few channels, several groups in a vector.
+"""Tile kernels of convolutions in groups of few channels, several groups in one vector.
 
-Where a group has 4 channels and 4 outputs, a vector of 16 lanes holds the outputs of four groups.
-What is multiplied with a vector of weights is then no element in all lanes, but an element of each
+Where a group has 4 channels and 4 outputs, a vector of 16 lanes holds the outputs of four groups. A
+vector of weights is then multiplied not with one element in all lanes, but with an element of each
 group in the lanes of its outputs: one of 16 neighbouring channels, by a shuffle. Where a group is
 as wide as a vector it is one element again, another one for each vector of the tile.
 """

@@ -1,6 +1,6 @@
-"""Kernels of products with 16-bit floats, float16 above all: sums are float32.
+"""Tile kernels with weights of 16 bits, mostly float16: accumulators are float32.
 
-Few tiles widen their weights in registers. For many it is done once, to memory in the nearest
+Few tiles widen weights in registers. For many tiles this is done once, to memory in the first-level
 cache: on AVX-512 it takes a seventh of a tile's time.
 """
 

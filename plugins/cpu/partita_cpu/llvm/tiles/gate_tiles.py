@@ -1,8 +1,8 @@
-"""What becomes of two products of which one is activated and multiplied by the other.
+"""The epilogue of gated products: one product is activated and multiplied by the other.
 
 Columns of both alternate in tiles of sums: 16 of the gate, and 16 of what it is multiplied by. The
-result is laid out as tiles of bfloat16 that the next product reads, see `bf16_split.pack_tile`: 32
-of its columns, of two tiles of sums, are a step of that product.
+result is packed as tiles of bfloat16 for the next product, see `bf16_split.pack_tile`: 32 of its
+columns, of two tiles of sums, are a step of that product.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Passes that say which results products read as tiles of AMX."""
+"""Passes that choose which results are written as AMX tiles for the products that read them."""

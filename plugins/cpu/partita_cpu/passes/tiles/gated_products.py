@@ -1,9 +1,4 @@
-"""Products of few bits whose gate and product are one step, as decoders feed forward.
-
-What a product of few bits makes of an activation times another value it reads as tiles where AMX
-computes. Both products before it, the activation and what multiplies them are one node then, whose
-result nobody else can read.
-"""
+"""Fuses a decoder's gated products with block-quantized weights: both products and the gate."""
 
 from __future__ import annotations
 

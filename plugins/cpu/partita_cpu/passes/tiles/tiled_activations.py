@@ -1,4 +1,4 @@
-"""Which results of matrix products stay laid out as tiles: those that only a product reads."""
+"""Chooses results of matrix products that are written as AMX tiles for the next product."""
 
 from __future__ import annotations
 

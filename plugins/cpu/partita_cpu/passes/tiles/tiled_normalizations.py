@@ -1,4 +1,4 @@
-"""Which normalized rows are laid out as tiles: those that only products of few bits read."""
+"""Chooses normalized rows that are written as AMX tiles for block-quantized products."""
 
 from __future__ import annotations
 
