@@ -299,7 +299,7 @@ def wrong_answer(
     Args:
         device: Who answered.
         member: What was asked.
-        found: The answer; told as :func:`shown` has it.
+        found: The answer; printed by :func:`shown`.
         due: What is expected, for the message.
         kind: The error.
 

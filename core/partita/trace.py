@@ -24,7 +24,7 @@ def chrome_trace(runs: Mapping[str, Sequence[DeviceSpan]]) -> dict[str, Any]:
     Spans of one device that overlap, as those of several requests do, get rows of their own.
 
     Args:
-        runs: By name, what ``InferRequest.device_spans`` told.
+        runs: By name, what ``InferRequest.device_spans`` returned.
     """
     start = min((span.start_s for spans in runs.values() for span in spans), default=0.0)
     events: list[Event] = []

@@ -99,7 +99,7 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """Serves until the process is told to end."""
+    """Serves until the process is asked to end."""
     try:
         from partita_serve import lifecycle, replicas
     except ModuleNotFoundError as error:

@@ -105,7 +105,7 @@ class _HttpListener(uvicorn.Server):
         return made
 
     async def let_clients_go(self) -> None:
-        """Waits for clients to be told, with their next answers, that their connections end."""
+        """Waits until clients know, from their next answers, that their connections end."""
         for _ in range(_FAREWELL_TURNS):
             if not self.server_state.connections:
                 break
@@ -118,7 +118,7 @@ async def serve(
     stop: asyncio.Event,
     give_up: Callable[[], None] = lambda: None,
 ) -> int:
-    """Serves until it is told to stop, and then until its requests are answered.
+    """Serves until it is stopped, and then until its requests are answered.
 
     Liveness is answered at once, all else when the models are loaded.
 
@@ -234,7 +234,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def _is_no_cancellation(record: logging.LogRecord) -> bool:
-    """Whether a record is of anything but a request that was given up, which is told in words."""
+    """Whether a record is of anything but an abandoned request, which is logged in words."""
     return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
 
 
@@ -283,7 +283,7 @@ def _end_at_once() -> None:
 
 @contextlib.contextmanager
 def _stopping_by_signal(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> Iterator[None]:
-    """Sets an event when the process is told to end; told again, it ends there and then."""
+    """Sets an event at the first signal to end; at a second one, ends the process."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

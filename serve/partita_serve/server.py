@@ -38,7 +38,7 @@ class ModelServer:
 
     Args:
         settings: What it serves, and how.
-        observers: Are told of requests and runs.
+        observers: Notified of requests and runs.
         core: Compiles the models; by default a new one.
 
     Attributes:
@@ -235,7 +235,7 @@ class ModelServer:
         """Loads a model, or loads it anew; no request is lost by that.
 
         Raises:
-            NotSupported: The server was told not to let clients do this.
+            NotSupported: The server's settings do not let clients do this.
             ServingError: It cannot be loaded.
         """
         self._check_control()
@@ -245,7 +245,7 @@ class ModelServer:
         """Takes a model out; its requests are answered first.
 
         Raises:
-            NotSupported: The server was told not to let clients do this.
+            NotSupported: The server's settings do not let clients do this.
             NotFound: There is no such model.
         """
         self._check_control()

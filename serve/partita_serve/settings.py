@@ -1,4 +1,4 @@
-"""What a server is told: its models, their limits, addresses, keys."""
+"""Settings of a server: its models, their limits, addresses, keys."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ def device_of(args: argparse.Namespace, core: Core) -> str:
     """The device that the arguments name, or the default one.
 
     Raises:
-        DeviceError: There is no such device; told before anything is downloaded.
+        DeviceError: There is no such device; raised before anything is downloaded.
     """
     device: str = args.device or core.default_device
     core.resolve_device(device)

@@ -32,7 +32,7 @@ NORMALIZATIONS: Mapping[str, tuple[Sequence[float], Sequence[float]]] = {
 with ImageNet's mean and deviation."""
 
 _TOLD = 3
-"""Inputs that are told of one by one."""
+"""Most inputs that are listed one by one."""
 
 
 def reshape(model: Model, shapes: Sequence[tuple[str | None, tuple[int, ...]]]) -> Model:
@@ -84,7 +84,7 @@ class Feeds:
 
     Attributes:
         arrays: Input name to array.
-        guessed: Input name to shape, of the inputs whose free sizes nobody told.
+        guessed: Input name to shape, of the inputs whose free sizes were not given.
         notes: The assumptions, for people.
     """
 

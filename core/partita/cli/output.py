@@ -44,7 +44,7 @@ class Output:
         self._made_up: Mapping[str, Sequence[int]] = {}
 
     def sizes_made_up(self, shapes: Mapping[str, Sequence[int]]) -> None:
-        """Remembers, for errors, that nobody told the sizes of some inputs.
+        """Remembers, for errors, that the sizes of some inputs were not given.
 
         Args:
             shapes: Input name to the shape that it is given.

@@ -23,7 +23,7 @@ from partita.zoo.store import Store
 Array = np.ndarray[Any, Any]
 
 _SAMPLE_SHAPES = "_SAMPLE_SHAPES"
-"""How the names of properties end by which devices are told the sizes of typical requests."""
+"""Suffix of properties that give devices the sizes of typical requests."""
 
 
 @dataclass(frozen=True)

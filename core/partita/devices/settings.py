@@ -1,4 +1,4 @@
-"""Settings: what ``set_property`` was told, laid over one another for each call."""
+"""Settings: the values given to ``set_property``, merged for each call."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Settings:
         return self._validated(named.plugin, values)
 
     def _stored(self, key: str) -> dict[str, Any]:
-        """What :meth:`set_property` was told about a plugin, or about a device."""
+        """The values given to :meth:`set_property` for a plugin, or for a device."""
         properties = self._of.get(key)
         return {} if properties is None else properties.model_dump(exclude_unset=True)
 

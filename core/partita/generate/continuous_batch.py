@@ -97,7 +97,7 @@ class ContinuousBatch:
     Args:
         decoder: Runs the model.
         chunk: Tokens of a prompt that one run reads at most.
-        statistics: Is told what was done.
+        statistics: Receives what was done.
     """
 
     def __init__(self, decoder: Decoder, chunk: int, statistics: Statistics) -> None:

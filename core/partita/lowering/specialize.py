@@ -311,7 +311,7 @@ class Specializer:
         """The program by what was learned from other sizes; ``None`` if there is no such class.
 
         Raises:
-            OtherShapes: Emitters make other shapes than were told.
+            OtherShapes: Emitters make other shapes than were predicted.
         """
         if self.repeated or any(array.dtype != np.int64 for array in values.values()):
             return None
@@ -358,7 +358,7 @@ class Specializer:
         another of them does. Where that asks too much, those vary that have.
 
         Raises:
-            OtherShapes: Emitters make other shapes than were told.
+            OtherShapes: Emitters make other shapes than were predicted.
         """
         while self._classes_left:
             self._classes_left -= 1

@@ -184,7 +184,7 @@ def _tensor_shape(
     axes: Axes | None,
     orders: Sequence[Sequence[int]],
 ) -> tuple[list[Any], Axes | None]:
-    """The dimensions and axes of an application's tensor: as told, or as the model has them."""
+    """The dimensions and axes of an application's tensor: as given, or as the model has them."""
     layout = info.layout
     if layout is None and info.color is not ColorFormat.UNDEFINED:
         layout = "NHWC"

@@ -101,7 +101,7 @@ class StateMemory:
     def _pairs(self, compiled: CompiledFacts) -> dict[int, int]:
         """Output to input of the variables that the device updates in place.
 
-        Not of those whose first value a run computes itself: it has to be told that there is none.
+        Not of those whose first value a run computes itself: it needs to know that there is none.
         """
         variables = [one for one in compiled.model.variables if not one.begun]
         inputs = {port.name: port.index for port in compiled.inputs}

@@ -65,7 +65,7 @@ class RequestState:
         variables: The model's.
         inputs: The input ports.
         outputs: The output ports.
-        bind: Sets inputs of the request, by name; copies them if told so.
+        bind: Sets inputs of the request, by name; copies them if asked to.
         tensor: The tensor of an input, by its index.
         memory: The variables that runs update in place.
         while_idle: Calls what it is given with the arguments behind that, and keeps the request

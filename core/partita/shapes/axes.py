@@ -69,7 +69,7 @@ def width_idx(layout: Layout) -> int:
 
 
 def get_layout(port: HasLayout) -> Layout:
-    """The names of a port's dimensions; an empty layout if nobody has told them."""
+    """The names of a port's dimensions; an empty layout if none are set."""
     return port.layout
 
 

@@ -1,4 +1,4 @@
-"""What a model declares of shapes, told to operations, which the evaluator hands arrays alone."""
+"""Declared shapes of a model, passed on to operations, to which the evaluator hands only arrays."""
 
 from __future__ import annotations
 

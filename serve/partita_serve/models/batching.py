@@ -16,7 +16,7 @@ from partita_serve.protocol.errors import DeadlineExceeded, ServingError
 
 
 class RunEnded(Protocol):
-    """Is told of each run, on the event loop."""
+    """Called for each run, on the event loop."""
 
     def __call__(self, jobs: Sequence[Job], finished: Finished) -> None:
         """Takes the jobs of a run and what came of it."""
@@ -46,7 +46,7 @@ class Batcher:
         limit: Counts what waits.
         max_rows: Rows that are joined at most; 0 joins nothing.
         delay_ns: How long a job waits for others while an instance is free.
-        ended: Is told of each run.
+        ended: Called for each run.
     """
 
     def __init__(

@@ -55,7 +55,7 @@ class Repository:
     Args:
         core: Reads and compiles.
         settings: Which models, and how.
-        observers: Are told of runs.
+        observers: Notified of runs.
     """
 
     def __init__(self, core: Core, settings: ServerSettings, observers: Sequence[Observer]) -> None:

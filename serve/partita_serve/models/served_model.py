@@ -34,7 +34,7 @@ class ServedModel:
 
     Args:
         loaded: The model.
-        observers: Are told of runs.
+        observers: Notified of runs.
 
     Attributes:
         loaded: The model.
@@ -337,7 +337,7 @@ def _tensor(port: Port) -> dict[str, Any]:
 
 
 def _config(port: Port, batches: bool) -> dict[str, Any]:
-    """A port; the batch axis is not told where requests are joined."""
+    """A port; without the batch axis where requests are batched."""
     kind = datatype_of(port.dtype)
     name = "STRING" if kind == BYTES else kind
     return {

@@ -71,7 +71,7 @@ class TextModel:
             )
 
     def generate(self, prompts: Sequence[Sequence[int]], **options: Any) -> Pieces:
-        """Continues texts; what is wrong with them is told at once.
+        """Continues texts; raises what is wrong with them at once.
 
         Args:
             prompts: Their tokens.

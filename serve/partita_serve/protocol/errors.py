@@ -1,4 +1,4 @@
-"""Errors that clients are told, with their codes in HTTP and gRPC.
+"""Errors that are sent to clients, with their codes in HTTP and gRPC.
 
 ::
 
@@ -26,7 +26,7 @@ _LONGEST = 2000
 
 
 class ServingError(PartitaError):
-    """The root of all errors that clients are told; what a message has too much is cut.
+    """The root of all errors that are sent to clients; long messages are cut.
 
     Attributes:
         http_status: Status of the HTTP response.
@@ -108,7 +108,7 @@ class DeadlineExceeded(ServingError):  # noqa: N818
 
 
 def serving_error(error: Exception) -> ServingError:
-    """An error of the framework as clients are told it.
+    """An error of the framework as clients see it.
 
     Args:
         error: What inference raised. What is no ``PartitaError`` is a fault of the server, of

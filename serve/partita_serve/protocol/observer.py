@@ -1,4 +1,4 @@
-"""What is told of requests while a server runs, for metrics and traces."""
+"""Observers of a server's requests, for metrics and traces."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class BatchRun:
 
 
 class Observer(Protocol):
-    """Is told of requests on the thread of the event loop; what it does there delays all others."""
+    """Notified of requests on the thread of the event loop; must not block it."""
 
     def request_started(self, request: InferenceRequest) -> None:
         """A request came; called in the task that answers it."""

@@ -29,7 +29,7 @@ def in_words(error: ValidationError, kind: type[BaseModel]) -> str:
 
     Args:
         error: What pydantic found.
-        kind: Of what it was to make an object; its names are told where one is unknown.
+        kind: Class of the object to make; the message lists its names where one is unknown.
     """
     found = error.errors(include_url=False, include_context=False, include_input=False)
     told = []

@@ -42,7 +42,7 @@ def chat_routes(
     Args:
         server: Counts and limits what requests hold.
         texts: The language models.
-        observers: Are told of requests.
+        observers: Notified of requests.
     """
     calls = _Calls(server, texts, observers)
     return [
@@ -182,7 +182,7 @@ def _telling_errors(handler: Handler) -> Handler:
 
 
 def _error_for_client(error: Exception) -> ServingError:
-    """An error as clients are told it; what a tokenizer does not take came from them."""
+    """An error as clients see it; what a tokenizer does not take came from them."""
     if isinstance(error, TokenizerError):
         return InvalidRequest(str(error))
     return serving_error(error)

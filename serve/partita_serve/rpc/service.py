@@ -167,7 +167,7 @@ async def abort(context: grpc.aio.ServicerContext, error: Exception) -> Any:
 
 
 def _error_for_client(error: Exception) -> ServingError:
-    """An error as clients are told it; the log has what they are not told."""
+    """An error as clients see it; the log has the rest."""
     told = serving_error(error)
     if told.http_status == 500:
         _log.error("A call failed: %s", told, exc_info=error)

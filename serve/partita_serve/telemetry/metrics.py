@@ -70,7 +70,7 @@ class Metrics:
         """All metrics as text, and the type of the text.
 
         Args:
-            server: Whose placements are told.
+            server: Whose placements are reported.
             accept: Which types the client takes, as in HTTP's header.
         """
         encode, content_type = choose_encoder(accept)
@@ -125,7 +125,7 @@ class _Placements(Collector):
         self.ops: Mapping[Model, Sequence[Mapping[str, Any]]] = {}
 
     def collect(self) -> Iterator[Metric]:
-        """What Prometheus is told."""
+        """The metrics, as Prometheus' client collects them."""
         operations = GaugeMetricFamily(
             "partita_operations",
             "Operations of a model that run on a device.",

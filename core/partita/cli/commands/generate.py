@@ -188,7 +188,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
 
 
 def _choices(args: argparse.Namespace) -> dict[str, Any]:
-    """How tokens are chosen and texts end; what is wrong with it is told before a model is read."""
+    """How tokens are chosen and texts end; raises what is wrong before a model is read."""
     sampling = {name: getattr(args, name) for name in SamplingOptions.__annotations__}
     Sampling(**sampling)
     StopWords(args.stop)

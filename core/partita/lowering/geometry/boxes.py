@@ -19,7 +19,7 @@ def strides_of(shape: Sequence[int]) -> list[int]:
 
 
 class Box(NamedTuple):
-    """Where a box of elements lies in a tensor; its sizes are told beside it.
+    """Where a box of elements lies in a tensor; its sizes are passed separately.
 
     Attributes:
         tensor: The tensor.

@@ -84,7 +84,7 @@ def expansion(node: Node, accepts: Callable[[Node], bool], depth: int = _DEPTH) 
 
 
 def _lowered(model: onnx.ModelProto) -> Graph:
-    """The lowered graph of a model of one function, its values typed as far as that can be told.
+    """The lowered graph of a model of one function, its values typed as far as possible.
 
     Raises:
         ModelFormatError: It reads an input that the node leaves out.

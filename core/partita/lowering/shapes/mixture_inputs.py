@@ -49,7 +49,7 @@ class Source(NamedTuple):
         Args:
             count: How many count.
             value: Gives the elements of a constant.
-            read: Is told each constant when all of it was read.
+            read: Called with each constant when all of it was read.
         """
         for operand in self.operands:
             whole = value(operand)

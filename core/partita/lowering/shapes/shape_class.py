@@ -212,7 +212,7 @@ def learn(
     varying: Axes,
     values: Mapping[int, Array],
 ) -> ShapeClass | None:
-    """The class of these shapes; ``None`` if the graph has operators whose results are not told.
+    """The class of these shapes; ``None`` if results of some operators cannot be predicted.
 
     What rewriting keeps of sizes must be shapes of values, constants of int64, or attributes that
     are numbers, or sequences or named tuples of them.
@@ -327,7 +327,7 @@ class _Sketch:
         self._untold: set[Value] = set()
 
     def take(self, node: Node) -> bool:
-        """Adds what a node computes; ``False`` if that is not told without emitting it."""
+        """Adds the results of a node; ``False`` if they are unknown without emitting it."""
         if any(True for _ in node.graphs()):
             return False
         if node.op_type in TOLD_BY_THE_RUN or not self._untold.isdisjoint(node.reads()):

@@ -1,4 +1,4 @@
-"""Sizes for a model whose input shapes vary, where nobody has told any."""
+"""Guessed sizes for a model whose input shapes vary, where none are given."""
 
 from __future__ import annotations
 

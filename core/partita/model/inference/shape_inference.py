@@ -32,7 +32,7 @@ _SMALL_BYTES = 1024
 """Weights up to this size take part in inference, since shapes are computed from them."""
 
 _MOST_ROUNDS = 8
-"""How often ranks that are told may show others."""
+"""Rounds in which known ranks may lead to others."""
 
 _FAULT = re.compile(
     r"\(op_type:(?P<type>\w+), node name: (?P<name>[^\n]+?)\): \[ShapeInferenceError\] (?P<why>.*)"
@@ -180,7 +180,7 @@ def _is_own(node: ir.Node) -> bool:
 
 
 def _set_own_types(node: ir.Node) -> set[str]:
-    """Sets types and shapes of outputs as the application's operator tells; names those told."""
+    """Sets types and shapes that the application's operator declares; returns the names."""
     import onnx_ir as ir
 
     types = node.meta[EXTENSION].output_types(node)
@@ -197,7 +197,7 @@ def _infer_between(
     told: Container[str],
     written: Mapping[ir.Node, onnx.NodeProto],
 ) -> None:
-    """Infers what follows from inputs, weights, and what was told of values by their names."""
+    """Infers what follows from inputs, weights, and declared types of values by name."""
     proto = _for_inference(ir_model, written)
     inferred = _infer(proto, isolate)
     if inferred is None:
@@ -219,7 +219,7 @@ def _from_claims(
     """What follows from ranks that operators tell, and from claims where these do not.
 
     Args:
-        proto: The model as inference reads it; what is told and claimed is added to it.
+        proto: The model as inference reads it; declared and claimed types are added to it.
         inferred: What follows without either.
         claims: By name of a value what the file says of it, where inference found less.
         told: Names of values whose types the application's own operators tell.

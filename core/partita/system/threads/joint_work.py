@@ -30,7 +30,7 @@ _LAST_SECONDS = 1.0
 
 
 class JointWork:
-    """What some threads do together, and how each of them is told that it was given up."""
+    """What some threads do together, and how each of them learns that it was given up."""
 
     def __init__(self) -> None:
         self._lock = InterruptSafeLock()

@@ -1,4 +1,4 @@
-"""Turns: one user of a thing at a time, told without a lock.
+"""Turns: one user of a thing at a time, without a lock.
 
 Ctrl-C raises where Python looks for it: when a function begins, after each call, and in loops. A
 lock that is got before a ``try`` is kept for ever if it comes in between. So who has the turn is

@@ -53,7 +53,7 @@ _LOOK_S = 0.1
 
 
 class Job(NamedTuple):
-    """What to compile, as `compile_worker` is told.
+    """What to compile, as `compile_worker` receives it.
 
     Attributes:
         file: The name of the file of `disk_cache` that shall be there.
@@ -73,7 +73,7 @@ _READY = Job("ready", {"module": __name__, "kernel": "", "kinds": ()})
 
 
 Report = Callable[[int], None]
-"""Is told again and again how many jobs are done."""
+"""Called again and again with the number of jobs that are done."""
 
 
 def order(jobs: Sequence[Job]) -> None:

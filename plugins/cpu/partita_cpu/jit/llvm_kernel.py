@@ -69,7 +69,7 @@ def make_level(level: Level, part: str) -> Image:
 
 
 def level_job(level: Level, part: str = "") -> Job:
-    """What another process is told to let it make them."""
+    """What another process needs to make them."""
     return Job(disk_cache.file_name(*object_file(level, part)), {"level": level.name, "part": part})
 
 

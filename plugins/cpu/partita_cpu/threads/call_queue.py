@@ -254,7 +254,7 @@ def _submit(queue: int, request: int, trampoline: int, arguments: int, tid: int,
 
 @jit
 def _sleep(queue: int, change: int, tid: int, nt: int) -> None:
-    """Counts one more thread that sleeps until it is told, or one less."""
+    """Counts one more thread that sleeps until it is notified, or one less."""
     add(queue + _SLEEPING, change)
 
 
@@ -353,7 +353,7 @@ class NativeCallQueue(CallQueue):
         return True
 
     def holds(self, request: int) -> bool:
-        """Whether a request's call was submitted and has not been told of."""
+        """Whether a request's call was submitted and its end was not reported yet."""
         return bool(self._words[_TABLES // 8 + 2 * self.requests + CALL * request])
 
     def lacks_thread(self) -> bool:
@@ -365,11 +365,11 @@ class NativeCallQueue(CallQueue):
         return bool(words[_CLAIMED // 8])
 
     def is_idle(self) -> bool:
-        """Whether all calls have ended and were told of."""
+        """Whether all calls have ended and were reported."""
         return bool(self._words[_SUBMITTED // 8] == self._words[_TOLD // 8])
 
     def serve(self) -> None:
-        """Makes calls until none has come for a while, or somebody is to be told."""
+        """Makes calls until none has come for a while, or an end is to be reported."""
         self._serve()
 
     def help(self) -> None:
@@ -377,7 +377,7 @@ class NativeCallQueue(CallQueue):
         self._help()
 
     def expect(self) -> None:
-        """Says that a thread is going to sleep until it is told of the next end."""
+        """Says that a thread is going to sleep until the next end is reported."""
         self._sleep(1)
 
     def expect_no_more(self) -> None:
@@ -389,7 +389,7 @@ class NativeCallQueue(CallQueue):
         return bool(self._words[self._place_told()])
 
     def next_ended(self) -> int | None:
-        """The request whose call has ended and was not told of; ``None`` if none has."""
+        """The request whose call has ended and was not reported yet; ``None`` if none has."""
         words, place = self._words, self._place_told()
         found = words[place]
         if not found:

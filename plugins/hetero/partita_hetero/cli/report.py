@@ -324,7 +324,7 @@ def _elsewhere(placed: HeteroModel, sized: SizedModel) -> Mapping[str, Mapping[s
 
 
 def _neighbours(placed: HeteroModel, feeds: Mapping[str, Any]) -> list[str]:
-    """What is to be told of devices that slow each other down."""
+    """The report on devices that slow each other down."""
     from partita_hetero.runtime.submodel_failure import SubmodelFailedError
     from partita_hetero.tuning.interference import slowdowns
 

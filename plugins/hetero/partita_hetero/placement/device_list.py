@@ -139,7 +139,7 @@ class DeviceList:
 
     @property
     def overrides(self) -> dict[str, dict[str, Any]]:
-        """What :meth:`override` was told, by device."""
+        """The values given to :meth:`override`, by device."""
         return {device: dict(values) for device, values in self._overrides.items()}
 
     def room(self, device: str) -> int | None:

@@ -34,7 +34,7 @@ class Operation:
         op_type: Its operator; several, with commas, for several operations.
         device: Where it runs.
         part: The submodel that holds it; ``None`` if it needs no place of its own.
-        us: What it took; ``None`` where no device told that.
+        us: Its time; ``None`` where the device reported none.
         nbytes: What it reads and writes, weights included; ``None`` where sizes are not known.
         kernel: What computed it, as far as its device tells.
         computed_with: The operation whose time includes that of this one; empty if it has its own.
@@ -103,7 +103,7 @@ class PlacementRecord:
     Attributes:
         model: Its name.
         device: The device string, or the devices of a plan.
-        run: Which run is told of, as ``"the median of 10 runs"``.
+        run: Which run is described, as ``"the median of 10 runs"``.
         run_us: How long it took.
         facts: What else there is to say of the whole, by name.
         notes: What a person should know, in order.

@@ -87,7 +87,7 @@ def run_record(
     Args:
         model: As the user named it.
         device: The device string.
-        runs: Of which the one in the middle is told.
+        runs: The median one is described.
         explanation: Where everything is, and why.
         nbytes: What each operation reads and writes.
         elsewhere: Operation to what it costs by device, where that was asked.

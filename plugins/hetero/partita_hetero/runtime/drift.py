@@ -152,7 +152,7 @@ class Paces:
         return [step for step, pace in self._paces.items() if pace.is_slow]
 
     def take(self) -> tuple[int, Pace] | None:
-        """The step that has drifted, if any, which is told of once."""
+        """The step that has drifted, if any; returned once."""
         step, self.drifted = self.drifted, None
         if step is None:
             return None

@@ -98,7 +98,7 @@ class Failover:
 
     @property
     def nan_reported(self) -> bool:
-        """Whether a request has told already of NaN out of finite inputs."""
+        """Whether a request has reported NaN for finite inputs already."""
         return self._told_of_nan
 
     def assembly_for(self, inputs: Sequence[Tensor], seat: int) -> Assembly:
@@ -222,7 +222,7 @@ class Failover:
         return True
 
     def reports_drift_first(self, submodel: Submodel) -> bool:
-        """Whether nobody has told of the drift of a submodel yet; each is told of once."""
+        """Whether the drift of a submodel was not reported yet; each is reported once."""
         with self._lock:
             known = submodel.key in self._drifted
             self._drifted.add(submodel.key)

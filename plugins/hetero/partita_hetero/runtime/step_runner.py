@@ -39,7 +39,7 @@ class StepRunner:
         tensors: What they read and write.
         checks: What is asked of results.
         watchdog: Limits how long a device may take, if there is a limit.
-        note_pace: Is told what each step took, if that is watched.
+        note_pace: Called with the time of each step, if drift is watched.
 
     Attributes:
         runners: What runs each submodel, by its number.

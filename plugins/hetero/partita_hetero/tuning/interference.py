@@ -38,7 +38,7 @@ MOST_S = 0.5
 """After so many seconds no further run begins: what is slow loses little to threads that spin."""
 
 SLOWED = 1.3
-"""Of submodels that take so many times as long beside others it is told."""
+"""Submodels that take so many times as long beside others are reported."""
 
 LEAST_S = 1e-4
 """What they lose must be more than this."""
@@ -50,7 +50,7 @@ QUIET = 0.1
 """Share of a slice that a quiet process computes at most."""
 
 LONGEST_S = 0.4
-"""A process that is not quiet after such a pause has other work: nothing can be told then."""
+"""A process that is not quiet after such a pause has other work: nothing can be concluded."""
 
 SPUN_S = 1e-3
 """Threads that took so much of the processors in a pause did spin."""
@@ -159,7 +159,7 @@ def slowdowns(
 
 
 def _counts(found: Slowdown, in_order: bool) -> bool:
-    """Whether it is told; those that run one after another disturb each other by spinning alone."""
+    """Whether it is reported; those that run in turns disturb each other by spinning alone."""
     slowed = found.alone_s > 0 and found.beside_s >= SLOWED * found.alone_s
     return slowed and found.lost_s >= LEAST_S and (found.spins or not in_order)
 

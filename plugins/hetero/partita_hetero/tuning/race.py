@@ -24,7 +24,7 @@ def race(entries: Sequence[Entry], objective: Objective) -> None:
     """Runs the entries in turns, and notes their times; those far behind drop out.
 
     Args:
-        entries: What races; one that fails is told so, and has no times.
+        entries: What races; one that fails is marked so, and has no times.
         objective: What is minimized; for throughput several requests run at a time.
     """
     racing = list(entries)

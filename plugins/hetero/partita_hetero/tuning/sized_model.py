@@ -28,7 +28,7 @@ class SizedModel:
         wiring: Its operations.
         value_bytes: Bytes of its values, where they are known.
         shapes: Input to the shape that it has here; empty if the model that is placed is fixed.
-        is_guess: Whether nobody has told such sizes.
+        is_guess: Whether the sizes are guessed, because none were given.
     """
 
     model: Model

@@ -30,7 +30,7 @@ _HEARS_SECONDS = 0.1
 """How often who waits for a process looks whether that was given up."""
 
 _HANDED = 4
-"""Descriptors that a new process gets: its standard ones, and where its end is told."""
+"""Descriptors that a new process gets: its standard ones, and one that reports its end."""
 
 POSSIBLE = sys.platform == "linux"
 """Whether processes are forked on this system."""

@@ -321,7 +321,7 @@ def _from_package(package: str, library: str) -> list[Driver]:
 
 
 def _library(driver: Driver) -> str:
-    """The file that is loaded, where it can be told."""
+    """The file that is loaded, where that is known."""
     found = _find_library(driver.binary)
     return str(Path(found).resolve()) if found else driver.binary
 

@@ -74,7 +74,7 @@ _LOOKS = 20
 """How often a process that says nothing is looked at until it may be taken to hang."""
 
 _MESSAGE = 300
-"""Letters of what a process wrote last that are told."""
+"""Letters of a process's last output that are reported."""
 
 _serves = False
 """Whether this process is one of trials."""

@@ -72,7 +72,7 @@ class ConcatenatedConstants:
 
 @dataclass(frozen=True)
 class Matrix:
-    """A matrix of halves, as the copy engine is told of it.
+    """A float16 matrix, as the copy engine sees it.
 
     Attributes:
         position: Which argument of the step it is.
@@ -91,7 +91,7 @@ class Matrix:
 
 @dataclass(frozen=True)
 class TensorMapBuffer:
-    """Stands for a buffer with what the copy engine is told of matrices; see ``tensor_map.cl``.
+    """Stands for a buffer of tensor maps for the copy engine; see ``tensor_map.cl``.
 
     One buffer for all of a kernel's, since a driver takes longer to launch one with more buffers.
 

@@ -210,7 +210,7 @@ SIZES = frozenset(
 """Operators that compute with shapes, which tell how many rows there are."""
 
 SIZED = {"ConstantOfShape": 0, "Expand": 1, "Reshape": 1, "Resize": 1}
-"""Operators that are told the shape of their result, to the first input that may tell it."""
+"""Operators that take the shape of their result as an input, to the first such input."""
 
 
 def _integer(node: ir.Node, name: str, default: int) -> int:

@@ -207,7 +207,7 @@ def _clipped(at: Site, corners: ir.Value, boxes: Sequence[Box]) -> ir.Value:
 
 
 class _Detector(NamedTuple):
-    """What a DetectionOutput is told.
+    """Attributes of a DetectionOutput.
 
     Attributes:
         boxes: The number of boxes.
@@ -243,7 +243,7 @@ def detection_output(at: Site) -> ir.Value:
 
 
 def _detector(at: Site) -> _Detector:
-    """What the layer is told; refuses what is not read."""
+    """The layer's attributes; raises for those that are not supported."""
     if at.has(3):
         raise at.error("inputs of a second detector (ARM) are not read")
     if at.flag("decrease_label_id"):

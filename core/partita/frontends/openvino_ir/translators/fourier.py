@@ -45,7 +45,7 @@ def transform_to_real(at: Site) -> ir.Value:
 
 
 def _mirrored(at: Site, value: ir.Value, axis: int, length: ir.Value) -> ir.Value:
-    """Real numbers, as many as told, of complex ones; those that mirror others are left out."""
+    """So many real numbers of complex ones; those that mirror others are left out."""
     one, two, along = (at.const([number], np.int64) for number in (1, 2, axis))
     half = at.emit("Add", at.emit("Div", length, two), one)
     value = _resized(at, value, axis, half)

@@ -30,7 +30,7 @@ def segments_of_rows(at: Site) -> ir.Value:
 
 @translates("EmbeddingBagOffsets", "EmbeddingBagOffsetsSum")
 def bags_by_offsets(at: Site) -> ir.Value:
-    """Sums or means of rows of a table, where bags are told by the places at which they begin."""
+    """Sums or means of rows of a table, where bags are given by their first places."""
     starts, one = at.indices(2), at.const([1], np.int64)
     count = at.size(at.indices(1), 0)
     marks = _filled(at, at.const(0, np.int64), at.emit("Add", count, one))

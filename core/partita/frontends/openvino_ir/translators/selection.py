@@ -158,7 +158,7 @@ def search(at: Site) -> ir.Value:
 
 @translates("OneHot")
 def one_hot(at: Site) -> ir.Value:
-    """One of many on; an index out of range, and a negative one if so told, leaves all off."""
+    """One-hot; an index out of range, or a negative one unless it counts back, leaves all off."""
     places, depth = at.indices(0), at.indices(1)
     modes = {"ignore_negative": True, "normalize": False}
     if at.one_of("negative_indices_mode", "ignore_negative", modes):

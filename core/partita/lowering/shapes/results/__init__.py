@@ -1,1 +1,1 @@
-"""Shapes and types of results, told without emitting anything, by family of operators."""
+"""Inference of result shapes and types, by family of operators."""

@@ -51,5 +51,5 @@ def note_only_tiles(b: Builder, x: Operand, arithmetic: Arithmetic, tiles: Opera
 
 
 def has_only_tiles(b: Builder, x: Operand, arithmetic: Arithmetic) -> bool:
-    """Whether `note_only_tiles` was told so."""
+    """Whether `note_only_tiles` has noted that."""
     return b.once(x, (_ONLY_TILES, arithmetic), lambda: x) is not x

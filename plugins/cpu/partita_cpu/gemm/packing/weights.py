@@ -28,7 +28,7 @@ _SHARED_BYTES = 1 << 19
 """Smaller results are there before another thread has begun."""
 
 DeferredPacker = Callable[[Array, Array, Table], None]
-"""Is told of weights, where they shall be packed to, and how; does it, now or later."""
+"""Called with weights, the array to pack them to, and the table; packs now or later."""
 
 
 def pack(plan: Plan, w: Array, threads: int = 1, later: DeferredPacker | None = None) -> Array:

@@ -1,4 +1,4 @@
-"""Processors that keep instructions apart from data, and must be told when some were written."""
+"""Instruction cache flushes, for processors whose instruction cache does not follow writes."""
 
 from __future__ import annotations
 

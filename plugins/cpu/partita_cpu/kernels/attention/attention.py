@@ -29,7 +29,7 @@ _INT32 = frozenset({np.dtype(np.int32)})
 
 
 def _heads(b: Builder, x: Operand, count: int | None) -> Heads:
-    """(B, H, S, D) as it is; (B, S, H x D) with its heads told apart."""
+    """(B, H, S, D) as it is; (B, S, H x D) with heads as an axis of their own."""
     if x.ndim == 4:
         return Heads(x, x.shape[1])
     batch, s, width = x.shape

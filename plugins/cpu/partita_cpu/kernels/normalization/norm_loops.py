@@ -217,12 +217,12 @@ def normalize_short_sums(
 
     Args:
         sums: What is added; receives the sums.
-        scale: As there, like all that follows.
-        bias: As there.
-        results: As there.
-        sizes: As there.
-        kernel: As there, of sums.
-        epsilon: As there.
+        scale: A factor for each element of a row.
+        bias: A term for each.
+        results: What is written.
+        sizes: Of rows.
+        kernel: Address of one of `llvm.normalization.normalize_eights`, one that adds.
+        epsilon: What is added to variances.
         tid: This thread.
         nt: All threads; they share eights.
     """

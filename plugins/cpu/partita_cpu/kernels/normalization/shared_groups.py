@@ -137,14 +137,14 @@ def normalize_by_parts(
     """What `normalize_planes` writes, by the sums of parts.
 
     Args:
-        x: As there.
+        x: (outer, groups * planes, n) numbers, flat.
         sums: What `sum_parts` wrote.
         squares: What `square_parts` wrote.
-        scale: As there.
-        bias: As there.
-        y: As there.
-        sizes: As there.
-        epsilon: As there.
+        scale: Factor of each of groups * planes channels.
+        bias: Term of each of these channels.
+        y: Output, as x.
+        sizes: Of x.
+        epsilon: Added to a group's variance.
         tid: This thread.
         nt: All threads; they share elements.
     """

@@ -184,10 +184,10 @@ def add_panel_products(
     """`add_pair_products` in floats.
 
     Args:
-        state: As there.
-        n: As there.
+        state: A row of n elements for each row of gates, flat.
+        n: Elements of a row of the state.
         weights: Panels of all directions' weights, one behind another, flat.
-        direction: As there, like all that follows.
+        direction: Which direction's weights.
         gates: Rows of gates.
         width: Columns of all gates.
         places: Places of the gates of each row.

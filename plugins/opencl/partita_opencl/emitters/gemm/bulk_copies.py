@@ -38,7 +38,7 @@ def _multiplier(tile: StreamTile, half_kind: str) -> str:
 
 
 def _macros(tile: StreamTile, limits: Limits, size: int) -> Options:
-    """What the kernel is told of the tile; ``size`` is that of a result in halves."""
+    """Compile-time constants of the kernel; ``size`` is that of a result in float16."""
     options = {name: value for name, value in tile.options().items() if name != "BULK"}
     options["STAGES"] = tile.stages
     room = limits.kernel_local_bytes // _groups_per_unit(tile, limits)

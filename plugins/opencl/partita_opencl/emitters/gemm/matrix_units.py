@@ -195,7 +195,7 @@ def _multiplier(tile: StreamTile, half_kind: str) -> str:
 def _stream_macros(
     tile: StreamTile, local_bytes: int, steps: int, channels: int, whole: bool, early: bool
 ) -> Options:
-    """What ``product_stream`` is told of the tile.
+    """Compile-time constants of ``product_stream``.
 
     Args:
         tile: The tile.

@@ -251,7 +251,7 @@ def _results_of(tile: Tile) -> int:
 
 
 def _tile_macros(tile: Tile, matrix: bool, a_step: int, columns: int, depth: int) -> Options:
-    """What the kernels for tiles are told of the tile, and of what divides the sizes."""
+    """Compile-time constants of the tile kernels: the tile, and what divides the sizes."""
     vector = 8 if matrix else 4
     flags = {
         "WHOLE": depth % tile.deep == 0,

@@ -103,7 +103,7 @@ class LaunchArguments:
                 commands.leave_out(same)
 
     def describe(self, commands: Commands) -> None:
-        """Has the copy engine told where matrices are, if they are elsewhere now."""
+        """Writes tensor maps for the copy engine, if matrices have moved."""
         untold = self._undescribed if self._described_to is commands else self._describers
         for describer in untold:
             commands.describe(describer)

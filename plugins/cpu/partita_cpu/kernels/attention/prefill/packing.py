@@ -153,8 +153,8 @@ def pack_pairs_of_keys(
     Where factors are sums of several bfloat16, the further ones lie behind all of the first.
 
     Args:
-        keys: As there, like all that follows.
-        place: The first one's place.
+        keys: The cache, flat.
+        place: The first one's place in it.
         count: How many keys.
         kernels: `attention_kernels.attention_kernels`.
         table: Sizes.
@@ -210,8 +210,8 @@ def pack_pairs_of_values(
     ones lie behind all pairs of a block.
 
     Args:
-        values: As there, like all that follows.
-        place: The first one's place.
+        values: The cache, flat.
+        place: The first one's place in it.
         count: How many values.
         kernels: `attention_kernels.attention_kernels`.
         table: Sizes.
