@@ -1,4 +1,4 @@
-"""Compiled loops over pixels of images with channels last: sums, products, gates, nearest pixels."""
+"""Loops over pixels of images with channels last: sums, products, gates, nearest pixels."""
 
 from __future__ import annotations
 

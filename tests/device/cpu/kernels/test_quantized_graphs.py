@@ -158,6 +158,35 @@ def test_levels_that_are_put_together(dtype, axis, scales):
     np.testing.assert_array_equal(result, expected(model, feeds))
 
 
+@pytest.mark.parametrize("dtypes", [(np.uint8, np.int8), (np.int8, np.uint8)])
+def test_levels_of_another_type_that_are_constants_are_added(dtypes):
+    one, other = (np.iinfo(dtype) for dtype in dtypes)
+    kind = np.dtype(dtypes[0]).name
+    model = parser.parse_model(
+        f'<ir_version: 8, opset_import: ["": 17]> g ({kind}[1,3,50] x) => ({kind}[1,3,50] y) '
+        "{ f = DequantizeLinear (x, xs, xz) c = DequantizeLinear (cq, cs, cz) "
+        "s = Add (f, c) y = QuantizeLinear (s, ys, xz) }"
+    )
+    arrays = {
+        "xs": np.float32(0.04),
+        "xz": np.array(one.min + 90, dtypes[0]),
+        "cq": RNG.integers(other.min, other.max + 1, (3, 50)).astype(dtypes[1]),
+        "cs": np.float32(0.013),
+        "cz": np.array(other.min + 140, dtypes[1]),
+        "ys": np.float32(0.05),
+    }
+    tensors = [numpy_helper.from_array(np.asarray(array), name) for name, array in arrays.items()]
+    model.graph.initializer.extend(tensors)
+    x = RNG.integers(one.min, one.max + 1, (1, 3, 50)).astype(dtypes[0])
+    request = partita.Core().compile_model(model, "CPU").create_infer_request()
+    (y,) = request.infer({"x": x}).to_tuple()
+    assert [step.how for step in request.explain_execution().steps] == ["add_levels"]
+    numbers = (x.astype(np.float32) - np.float32(arrays["xz"])) * arrays["xs"]
+    term = (arrays["cq"].astype(np.float32) - np.float32(arrays["cz"])) * arrays["cs"]
+    due = np.rint((numbers + term) / arrays["ys"]) + np.float32(arrays["xz"])
+    np.testing.assert_array_equal(y, np.clip(due, one.min, one.max).astype(dtypes[0]))
+
+
 def transposed_model(kernel, strides, *, per_output=True, dtype=np.uint8, bias=True, relu=False):
     """DequantizeLinear of an image, weights and bias; ConvTranspose; QuantizeLinear."""
     inputs, outputs = 12, 10

@@ -1,7 +1,8 @@
-"""Two products of the same rows on AMX, one activated and multiplied by the other.
+"""Two products of the same rows on AMX, one activated and multiplied by the other (SwiGLU).
 
-The result is laid out as tiles for the product that reads it: it takes a half or a quarter of the
-memory that both have as floats, and nobody reads them again to lay them out.
+``activation(x @ gate + bias) * (x @ other + bias)`` is written directly as the bfloat16 tiles that
+the next product reads. This takes a half or a quarter of the memory of both results in float32, and
+saves laying them out.
 """
 
 from __future__ import annotations

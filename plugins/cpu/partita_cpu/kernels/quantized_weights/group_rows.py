@@ -1,6 +1,14 @@
-"""Rows as int8, each group of terms by its largest one: see `int8_groups` and `dot_unpacked`.
+"""Activation rows quantized to int8, with one scale for each group of terms.
 
-A row is its terms, then two numbers for each unit of terms, then whether all are finite.
+The 8-bit form of `row_quantization`, for products of many rows by `dot_unpacked`. A group is one or
+more units, and a unit is some terms that have one scale in the row and one in the weights::
+
+    scale[g] = max(abs(x[k]) for k in group g) / 127
+    level[k] = round(x[k] / scale[g])                    # int8, ties to even
+
+A quantized row is its levels (int8, in the order of `dot_unpacked.quad_order`), then per unit the
+scale and what removes the weights' zero points (as in `row_quantization`), then whether all terms
+are finite (int32).
 """
 
 from __future__ import annotations
@@ -16,13 +24,13 @@ from partita_cpu.llvm.copies.int8_groups import STEP
 
 
 class GroupSizes(NamedTuple):
-    """How rows are cut.
+    """Sizes of quantized rows.
 
     Attributes:
-        terms: Of a row.
-        padded: The same up to whole blocks of weights.
-        group: Terms that share a scale, `padded` at most; the last one may have fewer.
-        unit: Terms that share one with the weights, too; divides groups.
+        terms: Terms of a row.
+        padded: The same, rounded up to whole blocks of weights.
+        group: Terms that share a scale in a row, at most `padded`; the last group may have fewer.
+        unit: Terms that share a scale both in a row and in the weights; divides `group`.
         zero: The zero point of the weights if all are equal.
     """
 
@@ -37,14 +45,14 @@ class GroupSizes(NamedTuple):
 def quantize_groups(
     x: Any, out: Any, kernel: Any, floats: Any, sizes: GroupSizes, tid: int, nt: int
 ) -> None:
-    """Quantizes rows.
+    """Quantizes float32 rows to int8.
 
     Args:
         x: float32, flat.
         out: Bytes; `unpacked_products.row_bytes` for each row.
         kernel: `tile_kernels.groups_kernel`.
         floats: Scratch memory: `group` for each thread.
-        sizes: How rows are cut.
+        sizes: Sizes of the rows.
         tid: This thread.
         nt: All threads.
     """

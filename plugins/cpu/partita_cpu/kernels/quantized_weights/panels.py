@@ -1,8 +1,10 @@
-"""Weights quantized in blocks, as panels of columns: see :mod:`partita_cpu.llvm.tiles.dot_blocks`.
+"""Packs block-quantized weights into panels of 16 columns, the layout that the kernels read.
 
-Weights, scales and zero points are packed apart from each other, each once for a compiled model.
-Scales are kept as float16 where that is exact, and as levels where few rows gain by it; weights of
-8 bits are kept in 6 where they fit.
+:mod:`partita_cpu.llvm.tiles.dot_blocks` draws the layout. Weights, scales and zero points are three
+separate arrays, packed once per compiled model, or by steps of the program where one of them is
+only known when it runs. What takes less memory is chosen by content: scales become float16 where
+that is exact, or int8 with a common float32 factor (`scale_levels`); 8-bit weights become 6-bit
+ones where no bits are lost (`six_bits`).
 """
 
 from __future__ import annotations
@@ -34,13 +36,13 @@ _LAST_BIT = 2.0**-22
 
 
 class BlockSizes(NamedTuple):
-    """Sizes of a matrix of weights.
+    """Sizes of a matrix of block-quantized weights.
 
     Attributes:
-        terms: Rows: what the columns of the left side meet.
-        columns: Of the matrix.
+        terms: Rows of the matrix: the dimension k.
+        columns: Columns of the matrix.
         size: Terms of a block.
-        bits: Of a weight.
+        bits: Bits of a weight.
     """
 
     terms: int
@@ -60,7 +62,7 @@ class BlockSizes(NamedTuple):
 
     @property
     def level_bytes(self) -> int:
-        """Bytes of scales that are levels, with their factors; 0 for blocks that have none."""
+        """Bytes of int8 scales with their factors; 0 for block sizes that are not stored so."""
         if self.size not in LEVEL_SIZES:  # as many bytes as float16 takes
             return 0
         groups = self.blocks * self.size // GROUP_TERMS
@@ -76,11 +78,11 @@ class Panels(NamedTuple):
     """A packed matrix.
 
     Attributes:
-        variant: What the panels hold.
+        variant: The number formats of the panels.
         w: Weights, as bytes.
-        scales: As bytes.
-        zeros: Zero points, as bytes; one byte if they are equal.
-        zero: The zero point if they are.
+        scales: Scales, as bytes.
+        zeros: Zero points, as bytes; one byte if all are equal.
+        zero: The zero point if all are equal.
     """
 
     variant: Variant
@@ -94,14 +96,14 @@ class Panels(NamedTuple):
 def pack_weights(
     w: Any, out: Any, columns: int, column_bytes: int, bits: int, tid: int, nt: int
 ) -> None:
-    """Words of four bytes of each column, 16 columns side by side, each in the order of pairs.
+    """Packs 4-bit or 8-bit weights into panels, in the word layout of `dot_blocks`.
 
     Args:
         w: Bytes of one column behind another.
         out: Bytes of one panel behind another.
-        columns: How many there are.
-        column_bytes: Of one of them.
-        bits: Of a weight.
+        columns: Number of columns.
+        column_bytes: Bytes of a column.
+        bits: Bits of a weight: 4 or 8.
         tid: This thread.
         nt: All threads.
     """
@@ -150,7 +152,7 @@ def _in_six_bits(sizes: BlockSizes) -> BlockSizes:
 
 
 def _beside(numbers: Array, sizes: BlockSizes, dtype: Any) -> Array:
-    """Numbers of blocks or groups, (columns, blocks), in the order of panels, as bytes."""
+    """One number per block or group, (columns, blocks), in the order of panels, as bytes."""
     given = numbers.reshape(sizes.columns, -1)
     padded = np.zeros((sizes.panels * COLUMNS, given.shape[1]), dtype)
     padded[: sizes.columns] = given
@@ -159,7 +161,7 @@ def _beside(numbers: Array, sizes: BlockSizes, dtype: Any) -> Array:
 
 
 def _as_halves(numbers: Array, error: float) -> Array | None:
-    """Numbers as float16; ``None`` if one of them is off by more than this part of it."""
+    """Numbers as float16; ``None`` if the relative error of one of them is larger than `error`."""
     with np.errstate(over="ignore", invalid="ignore"):
         halves = numbers.astype(np.float16)
         off = np.abs(halves.astype(np.float32) - numbers) > error * np.abs(numbers)

@@ -1,7 +1,8 @@
-"""Products of rows of float32 with panels of quantized weights: see `panels`.
+"""Products of float32 rows with panels of block-quantized weights, for few rows.
 
-Where a level has kernels for it, rows are quantized to 16 bits (`row_quantization`). Elsewhere, and
-for rows that hold infinity or NaN, weights are made floats block by block.
+Where a level of instruction sets has kernels for it, rows are quantized to int16
+(`row_quantization`) and multiplied by `dot_blocks`. Elsewhere, and for rows that hold infinity or
+NaN, weights are dequantized to float32 block by block; `panels` says how they are packed.
 """
 
 from __future__ import annotations

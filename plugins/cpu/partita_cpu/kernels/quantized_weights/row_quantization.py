@@ -1,4 +1,24 @@
-"""Rows of float32 as rows of 16 bits, each block of terms by its largest one."""
+"""Activation rows quantized to int16, with one scale for each block, for products in integers.
+
+The left side of a product with block-quantized weights is quantized when the model runs. Its blocks
+are those of the weights, and it has no zero points::
+
+    scale[b] = max(abs(x[k]) for k in block b) / 32767
+    level[k] = round(x[k] / scale[b])                    # int16, ties to even
+
+A quantized row is, in this order:
+
+- the levels of all blocks, int16, the last block filled up with zeros;
+- per block its scale (float32), and what removes the weights' zero points from the block's sums:
+  the scale times the sum of its levels (float32), or, where all zero points are equal, this sum
+  times the negative zero point (int32);
+- whether all terms are finite (int32), as others are multiplied in float32, by
+  `row_products.repeat_unusual`;
+- the row's factor (float32), used where `dot_blocks.scales_by_exponents` is true: there scales are
+  ``factor * 2**e``, and `e` (as a float32) stands in place of the scale.
+
+The kernels of `int8_groups` quantize whole blocks; a last block in part is quantized here.
+"""
 
 from __future__ import annotations
 
@@ -14,28 +34,28 @@ from partita_cpu.llvm.tiles.dot_blocks import STEP, Zeros
 from partita_cpu.scalar.instructions import bits, round_even
 
 LARGEST = 32767.0
-"""What the largest term of a block becomes."""
+"""The level of the term of largest magnitude in a block."""
 
 SMALLEST = 1e-30
-"""Blocks of smaller terms become zeros: the inverse of their scale would be infinite."""
+"""Blocks of no larger magnitudes become zeros: the inverse of their scale would be infinite."""
 
 _EQUAL = int(Zeros.EQUAL)
 
 
 def row_bytes(terms: int, size: int) -> int:
-    """Bytes of a quantized row: terms, numbers of blocks, whether all are finite, a factor."""
+    """Bytes of a quantized row of so many terms in blocks of a size; the module has the layout."""
     blocks = -(-terms // size)
     return 2 * blocks * size + 8 * blocks + 8
 
 
 class RowLayout(NamedTuple):
-    """How rows of float32 become rows of 16 bits.
+    """How rows of float32 are quantized to int16.
 
     Attributes:
-        rows: How many.
-        terms: Of a row.
-        size: Of a block.
-        zeros: `Zeros` of the weights.
+        rows: Number of rows.
+        terms: Terms of a row.
+        size: Terms of a block.
+        zeros: Which zero points the weights have, as `Zeros`.
         zero: Their zero point, if all are equal.
         exponents: Whether scales are powers of two times a factor of the row, as
             `dot_blocks.scales_by_exponents` says.
@@ -51,7 +71,7 @@ class RowLayout(NamedTuple):
 
 @loop(inline=True)
 def row_factor(blocks: Any) -> Any:
-    """The factor of a row by the terms of its whole blocks: see `int8_groups`."""
+    """The factor of a row, from 1 up to 2, computed from its whole blocks: see `int8_groups`."""
     largest = np.int32(0)
     for i in range(blocks.size):
         largest = max(largest, np.int32(bits(blocks[i]) & 0x7FFFFFFF))
@@ -61,10 +81,10 @@ def row_factor(blocks: Any) -> Any:
 
 @loop(inline=True)
 def scale_of(block: Any, factor: Any) -> Any:
-    """The scale of a block of terms, its inverse, and whether all of them are finite.
+    """The scale of a block, its inverse, and whether all terms of the block are finite.
 
-    Both are 0 where the terms are zeros, nearly so, or not finite. `factor`: of which the scale is
-    to be a power of two times as much; 0 if it need not.
+    Scale and inverse are 0 where all terms are (nearly) zero, or some are not finite. If `factor`
+    is not 0, the scale is `factor` times a power of two.
     """
     largest = np.int32(0)
     for i in range(block.size):
@@ -93,11 +113,11 @@ def exponent_of(scale: Any) -> Any:
 
 @loop
 def quantize_rows(x: Any, out: Any, kernel: Any, layout: RowLayout, tid: int, nt: int) -> None:
-    """Quantizes rows; see `dot_blocks` and `row_bytes`.
+    """Quantizes float32 rows to int16; the module has the layout of the result.
 
     Args:
         x: float32, flat.
-        out: Bytes.
+        out: Bytes; `row_bytes` for each row.
         kernel: `tile_kernels.halves_kernel`.
         layout: Of the rows.
         tid: This thread.

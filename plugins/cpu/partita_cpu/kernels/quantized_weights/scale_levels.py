@@ -1,8 +1,9 @@
-"""Scales of blocks that are whole numbers of 8 bits times a factor that 256 terms have in common.
+"""Two-level scales: int8 scales of blocks, times a float32 factor for each group of 256 terms.
 
-Blocks of K-quants of GGUF are so: their scales have 6 to 8 bits, and float32 of their products with
-the factors take a third as many bytes as weights of 4 bits do. Few rows are multiplied as fast as
-memory is read. Nothing tells a kernel that scales are such products, so that it is found out.
+GGUF's K-quants store scales so, in 6 to 8 bits, but MatMulNBits takes floats, which are a good part
+of all bytes where weights have 4 bits. With few rows a product takes as long as reading its
+weights, so the two levels are recovered from the floats when weights are packed: ``scale[block] =
+level[block] * factor[group]``. No attribute tells that scales are such products.
 """
 
 from __future__ import annotations
@@ -18,27 +19,27 @@ from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.llvm.tiles.dot_blocks import COLUMNS, GROUP_TERMS
 
 LEVEL_SIZES = (16, 32)
-"""Terms of blocks whose scales are worth it."""
+"""Terms of blocks whose scales are stored in two levels."""
 
 _SAMPLE = 256
-"""Groups that are looked at before all are: scales of other files fail at once."""
+"""Groups tried before all are: scales that are no such products are found out by few."""
 
 _USUAL = (63, 128)
-"""Largest levels that quantizers make of nearly all groups."""
+"""Largest levels of nearly all groups that quantizers make; tried first."""
 
 _LARGEST = 127
 
 
 def split_levels(numbers: Array, size: int, error: float) -> tuple[Array, Array] | None:
-    """Levels (columns, blocks) of int8, and factors (columns, groups) of float32.
+    """Splits scales into levels (columns, blocks) of int8 and factors (columns, groups) of float32.
 
     Args:
-        numbers: Of blocks (columns, blocks), float32.
+        numbers: Scales of blocks (columns, blocks), float32.
         size: Terms of a block.
-        error: By which part of it a number may be off: 0 for products that are exact in float32.
+        error: Relative error that a number may have: 0 if products must be exact in float32.
 
     Returns:
-        Both, or ``None`` if there are no such numbers.
+        Both, or ``None`` if the scales are not such products.
     """
     each = GROUP_TERMS // size
     if size not in LEVEL_SIZES or numbers.shape[1] % each or not np.isfinite(numbers).all():
@@ -54,7 +55,7 @@ def split_levels(numbers: Array, size: int, error: float) -> tuple[Array, Array]
 
 
 def _split(groups: Array, error: float) -> tuple[Array, Array] | None:
-    """Levels and factors of groups (groups, numbers of each)."""
+    """Levels and factors of groups (groups, blocks of a group); ``None`` if some group has none."""
     levels, factors = np.zeros(groups.shape, np.int8), np.zeros(len(groups), np.float32)
     places = np.abs(groups).argmax(1)
     tops = np.take_along_axis(groups, places[:, None], 1)[:, 0]
@@ -78,7 +79,7 @@ def _split(groups: Array, error: float) -> tuple[Array, Array] | None:
 
 
 def _as_stored(factors: Array) -> Array:
-    """Factors as float16, which files have: numbers that are off by some bits tell no others."""
+    """Factors rounded to float16, as files store them: inexact scales do not tell more digits."""
     with np.errstate(over="ignore"):
         halves = factors.astype(np.float16).astype(np.float32)
     return np.where(np.isfinite(halves) & (halves != 0), halves, factors)

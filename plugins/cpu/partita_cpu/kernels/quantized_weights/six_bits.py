@@ -1,7 +1,9 @@
-"""Weights of 8 bits that take no more than 64 numbers, kept in 6: of Q6_K, Q5_K and Q5_0 of GGUF.
+"""8-bit weights that use at most 64 different levels, packed in 6 bits.
 
-Few rows are multiplied as fast as memory is read. Nothing tells a kernel that codes are so few, so
-that it is found out when they are packed. `dot_blocks` says how they lie in a panel.
+GGUF's formats Q6_K, Q5_K and Q5_0 become 8-bit weights of MatMulNBits, which has none of 5 or 6
+bits. With few rows a product takes as long as reading its weights, and 6 bits are a quarter fewer
+bytes. The range of levels is looked at when weights are packed, as no attribute tells it.
+`dot_blocks` draws how a panel holds them.
 """
 
 from __future__ import annotations
@@ -19,11 +21,12 @@ _MIDDLE = 128
 
 
 def first_number(w: Array, has_zeros: bool) -> int | None:
-    """The number of 8 bits that becomes 0 in 6; ``None`` if numbers do not fit.
+    """The 8-bit level that becomes 0 in 6 bits; ``None`` if the levels span more than 64.
 
     Args:
-        w: Codes, bytes.
-        has_zeros: Whether zero points are given. If not, that of 8 bits becomes that of 6.
+        w: 8-bit levels.
+        has_zeros: Whether zero points are given. If not, the implied zero point of 8 bits (128)
+            must become that of 6 (32).
     """
     first = 0 if has_zeros else _MIDDLE - _NUMBERS // 2
     return first if w.min() >= first and w.max() < first + _NUMBERS else None
@@ -31,14 +34,14 @@ def first_number(w: Array, has_zeros: bool) -> int | None:
 
 @loop
 def pack_sixes(w: Any, out: Any, columns: int, terms: int, first: int, tid: int, nt: int) -> None:
-    """Three words of 16 terms of each column, 16 columns side by side.
+    """Packs 16 terms of each column into three 32-bit words, 16 columns side by side.
 
     Args:
-        w: Codes of one column behind another, a byte each.
+        w: 8-bit levels, one column behind another.
         out: Bytes of one panel behind another.
-        columns: How many there are.
-        terms: Of one of them, whole blocks.
-        first: The code that becomes 0.
+        columns: Number of columns.
+        terms: Terms of a column, in whole blocks.
+        first: The 8-bit level that becomes 0.
         tid: This thread.
         nt: All threads.
     """
@@ -71,13 +74,13 @@ def pack_sixes(w: Any, out: Any, columns: int, terms: int, first: int, tid: int,
 
 @loop(inline=True)
 def six_bit_level(words: Any, pair: int, c: int, i: int) -> Any:
-    """A weight of a block.
+    """One weight of a block.
 
     Args:
-        words: The block's halves of words.
-        pair: Of neighbouring terms.
+        words: The block's words, as halves of 16 bits.
+        pair: Which pair of neighbouring terms.
         c: The column.
-        i: Which of the pair.
+        i: Which term of the pair.
     """
     part, quad = pair % 8, pair % 8 // 4 * 2 + pair % 2
     at = pair // 8 * (6 * COLUMNS) + 2 * c + i
@@ -88,11 +91,11 @@ def six_bit_level(words: Any, pair: int, c: int, i: int) -> Any:
 
 @loop
 def unpack_sixes(words: Any, zeros: Any, out: Any) -> None:
-    """Weights less whole zero points as int16, pair by pair.
+    """Weights less their integer zero points as int16, pair by pair.
 
     Args:
-        words: Halves of words of some steps of a panel.
-        zeros: Zero points, two for each column.
+        words: Words of some steps of a panel, as halves of 16 bits.
+        zeros: Zero points, each twice, by column.
         out: As many int16 as weights.
     """
     wide = 2 * COLUMNS

@@ -1,7 +1,8 @@
-"""Rows as sums of two, each of which 16 bits hold: products of both are those of float32.
+"""Rows split into two int16 rows, so that products with them are as exact as float32's.
 
-Rows that are quantized to 16 bits lose what lies below 2**-16 of the largest term of a block. What
-is lost becomes a row of its own, quantized by its own largest terms; the two products are added up.
+A row that is quantized to int16 loses what lies below 2**-16 of the largest term of each block.
+With inference precision f32, what is lost is quantized as a row of its own, and the two products
+are added up: ``x @ w = q(x) @ w + q(x - q(x)) @ w``.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from partita_cpu.scalar.instructions import round_even
 
 
 def with_rests(b: Builder, level: Level, x: Operand, size: int) -> Operand:
-    """Rows (..., terms), each followed by what 16 bits lose of it in blocks of so many terms."""
+    """Rows (..., terms), each followed by what int16 loses of it in blocks of `size` terms."""
 
     def split() -> Operand:
         rows, terms = math.prod(x.shape[:-1]), x.shape[-1]
@@ -36,14 +37,14 @@ def with_rests(b: Builder, level: Level, x: Operand, size: int) -> Operand:
 def split_rows(
     x: Any, out: Any, rows: int, terms: int, size: int, exponents: int, tid: int, nt: int
 ) -> None:
-    """Behind each row what `quantize_rows` takes off it; of rows that are not finite, zeros.
+    """Copies rows, each followed by its quantization error; rows that are not finite by zeros.
 
     Args:
         x: float32, flat.
-        out: Twice as many.
-        rows: How many.
-        terms: Of a row.
-        size: Of a block.
+        out: Twice as many float32.
+        rows: Number of rows.
+        terms: Terms of a row.
+        size: Terms of a block.
         exponents: Whether scales are powers of two times a factor of the row, as
             `dot_blocks.scales_by_exponents` says.
         tid: This thread.
@@ -71,13 +72,13 @@ def split_rows(
 
 @loop
 def add_halves(parts: Any, bias: Any, y: Any, columns: int, tid: int, nt: int) -> None:
-    """The sums of two rows each, and of the bias.
+    """Adds up two neighbouring rows each, and the bias.
 
     Args:
-        parts: Two rows for each of the result, flat.
-        bias: A number for each column.
+        parts: Two rows for each row of the result, flat.
+        bias: One number per column.
         y: The result, flat.
-        columns: Of a row.
+        columns: Columns of a row.
         tid: This thread.
         nt: All threads.
     """

@@ -1,7 +1,9 @@
-"""Weights whose terms name the scale that is theirs (g_idx of MatMulNBits), put in order.
+"""Weights whose terms are assigned to scales by an index (g_idx of MatMulNBits), sorted by it.
 
-Terms of a scale are brought together, in blocks that are filled up with weights that meet zeros.
-The terms of rows are brought into the same order while the model runs.
+Without `g_idx`, term k has the scale of block ``k // size``. With it (GPTQ's "act-order") any term
+may have any scale. Here terms of one scale are brought together once, in whole blocks that are
+padded with weights which meet zeros, so that the other kernels need not know of it; when the model
+runs, the terms of rows are gathered in the same order.
 """
 
 from __future__ import annotations
@@ -36,13 +38,13 @@ class Ordered(NamedTuple):
 
 @loop
 def take_terms(x: Any, terms: Any, out: Any, size: int, tid: int, nt: int) -> None:
-    """Some terms of rows, and zeros for those of a negative number.
+    """Gathers terms of rows; a negative index gives 0.
 
     Args:
         x: Rows, flat.
-        terms: Which of them.
-        out: Rows of as many.
-        size: Terms of a row.
+        terms: Indices of terms.
+        out: Rows of as many terms as there are indices.
+        size: Terms of a row of `x`.
         tid: This thread.
         nt: All threads.
     """

@@ -1,7 +1,9 @@
-"""Products of many rows with quantized weights, on AMX: some weights are unpacked at a time.
+"""Products of many rows with block-quantized weights on AMX.
 
-Both sides become bfloat16, or sums of two of them; the left side is laid out as tiles once. What is
-unpacked of the weights stays in the second-level cache while all rows of a thread meet it.
+Weights are unpacked to bfloat16 tiles, some steps along k at a time, into memory that stays in the
+second-level cache while all rows of a thread are multiplied with them. Rows are laid out as tiles
+once (`packed_lhs`). With two planes each float32 is the sum of two bfloat16, and three products are
+added up.
 """
 
 from __future__ import annotations

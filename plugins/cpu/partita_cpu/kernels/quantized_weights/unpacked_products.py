@@ -1,8 +1,9 @@
-"""Products of many rows with quantized weights in vectors: some are unpacked at a time.
+"""Products of many rows with block-quantized weights in vectors, on processors without AMX.
 
-What is unpacked of some columns stays in the first-level cache while the rows of a chunk meet it,
-and these in the second-level cache while columns change. Rows are int16, as `quantize_rows` leaves
-them, or int8, as `quantize_groups` does: see `dot_unpacked`.
+Weights of some columns are unpacked into the first-level cache and used by all rows of a chunk; the
+chunk's rows stay in the second-level cache while columns change. Rows are int16, as `quantize_rows`
+leaves them, or int8, as `quantize_groups` does; `dot_unpacked` has the tile kernels and says what
+words and units are.
 """
 
 from __future__ import annotations
