@@ -61,6 +61,7 @@ from partita_cpu.passes.conv3d_as_conv2d import Volumes
 from partita_cpu.passes.early_rows import take_rows_early
 from partita_cpu.passes.gated_activations import join_gates
 from partita_cpu.passes.half_activations import keep_halves
+from partita_cpu.passes.indexed_rows import index_rows
 from partita_cpu.passes.inplace_concat import write_in_place
 from partita_cpu.passes.input_scale import fuse_input_scale
 from partita_cpu.passes.nhwc import REORDERS, channels_last, ports_to_lay_out, with_layouts
@@ -243,7 +244,7 @@ def _refine_for(policy: PrecisionPolicy) -> Callable[[Graph, Shapes], None]:
 
     def refine(graph: Graph, shapes: Shapes) -> None:
         fuse_for_shapes(graph, shapes, takes)
-        shapes = take_rows_early(graph, shapes)
+        shapes = index_rows(graph, take_rows_early(graph, shapes))
         if policy.native:
             attend_in_place(graph, shapes, policy)
             shapes = add_images_apart(graph, shapes)

@@ -26,7 +26,7 @@ from partita_cpu.kernels.elementwise.broadcast_loops import Kernel
 from partita_cpu.scalar.instructions import like
 
 
-@jit
+@loop
 def gather_rows(
     x: Array, y: Array, index: Array, outer: int, axis: int, inner: int, tid: int, nt: int
 ) -> None:
@@ -54,12 +54,18 @@ def gather_rows(
                 y[target + j] = x[np.uint64(source + index[j])]
             row = target + end
         return
-    for row in range(rows * tid // nt, rows * (tid + 1) // nt):
-        o = row // count
-        source = (o * axis + index[row - o * count]) * inner
-        target = row * inner
+    begin = rows * tid // nt
+    o = begin // count
+    j = begin - o * count
+    for row in range(begin, rows * (tid + 1) // nt):
+        first = (o * axis + index[j]) * inner
+        j += 1
+        if j == count:
+            j = 0
+            o += 1
+        source, target = x[first : first + inner], y[row * inner : (row + 1) * inner]
         for i in range(inner):
-            y[target + i] = x[np.uint64(source + i)]
+            target[i] = source[i]
 
 
 @jit
@@ -114,7 +120,7 @@ def gather_pixels(
             i = 0
 
 
-@jit
+@loop
 def scatter_rows(
     updates: Array, y: Array, index: Array, inner: int, rows: int, tid: int, nt: int
 ) -> None:
@@ -134,8 +140,10 @@ def scatter_rows(
     for j in range(index.size):
         row = index[j]
         if low <= row < high:
+            source = updates[j * inner : (j + 1) * inner]
+            target = y[row * inner : (row + 1) * inner]
             for i in range(inner):
-                y[np.uint64(row * inner + i)] = updates[j * inner + i]
+                target[i] = source[i]
 
 
 def _combining(combine: Callable[..., Any]) -> Kernel:
