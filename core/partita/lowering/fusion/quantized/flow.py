@@ -43,7 +43,8 @@ def _fuse_sum(rewriter: Rewriter, node: Node) -> None:
     a, b = parts
     if a is None or b is None or y is None or max(a.scale.size, b.scale.size, y.scale.size) > 1:
         return
-    if a.zero.dtype != y.zero.dtype or b.zero.dtype != y.zero.dtype:
+    a, b = a.moved_to(y.zero.dtype), b.moved_to(y.zero.dtype)
+    if a is None or b is None:
         return
     if relu is not None and y.zero.item() != np.iinfo(y.zero.dtype).min:
         return

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from partita.lowering.fusion.rewriting import Rewriter
@@ -54,6 +56,17 @@ class Levels:
             return False
         same = np.array_equal(self.scale.reshape(-1), other.scale.reshape(-1))
         return same and np.array_equal(self.zero.reshape(-1), other.zero.reshape(-1))
+
+    def moved_to(self, dtype: np.dtype[Any]) -> Levels | None:
+        """The same numbers by levels of this type of byte; ``None`` if only a run can move them."""
+        if self.zero.dtype == dtype:
+            return self
+        levels = self.levels.const
+        if levels is None:
+            return None
+        by = int(np.iinfo(dtype).min) - int(np.iinfo(self.zero.dtype).min)
+        moved, zero = (np.asarray(a.astype(np.int16) + by, dtype) for a in (levels, self.zero))
+        return Levels(self.node, Value.constant(moved), self.scale, zero)
 
     def constants(self) -> list[Value]:
         """Scale and zero point, without dimensions or with one."""

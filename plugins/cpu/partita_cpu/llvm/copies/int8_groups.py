@@ -1,9 +1,12 @@
-"""Groups of float32 as int8 or int16, multiples of a 127th or 32767th of the largest of a group.
+"""Symmetric quantization of float32 to int8 or int16, with one scale for each group of terms.
 
-For products with weights quantized in blocks: see `dot_unpacked`, which says in which order numbers
-of 8 bits are, and what units are, and `dot_blocks` for 16, where scales of groups may be powers of
-two times a factor of the row: the smallest ones by which no number of a group goes beyond 32767.
-The factor, from 1 to 2, is such that the largest number of all groups becomes 32767.
+The left side of products with block-quantized weights. For int8 see `group_rows` and `dot_unpacked`
+(which has the order of levels and says what units are); for int16 see `row_quantization` and
+`dot_blocks`. A scale is the group's largest magnitude divided by 127 or 32767.
+
+Where `scales_by_exponents` is true, scales of int16 are ``factor * 2**e``: `factor`, from 1 to 2,
+is such that the largest magnitude of the row becomes 32767, and `e` is the least that keeps all
+levels of a group within 32767.
 """
 
 from __future__ import annotations
@@ -16,16 +19,16 @@ from partita_cpu.llvm.tiles.dot_blocks import scales_by_exponents
 from partita_cpu.llvm.tiles.dot_unpacked import PANEL_BITS, quad_order
 
 PARAMETERS = "ptr %x, ptr %out, ptr %numbers, i64 %groups, i64 %units, i64 %steps, i64 %zero"
-"""x: the first group; the others follow. out: as many int8 or int16. numbers: for each unit its
-group's scale, and this times the sum of the unit's levels; or, as an int32, this sum times the
-negative zero point. groups: how many; units: of each; steps: of `STEP` numbers in each unit. zero:
-the zero point of all weights, if that is what rows are for.
+"""x: the first group; the others follow. out: as many int8 or int16. numbers: for each unit the
+scale of its group, and this times the sum of the unit's levels; or, as an int32, this sum times the
+negative zero point. groups: number of groups; units: units of a group; steps: steps of `STEP` terms
+of a unit. zero: the zero point of all weights, if all are equal.
 
-Returns 1, or 0 where a number is not finite: what is written then means nothing. The upper half of
-the 64 bits are the row's factor as float32, where scales are powers of two times one."""
+Returns 1, or 0 where a term is not finite: what is written then is undefined. The upper half of the
+64 bits is the row's factor as float32, where scales are powers of two times one."""
 
 STEP = 16
-"""Numbers that are taken at a time."""
+"""Terms of one vector."""
 
 HALVES = "groups_halves"
 """The symbol of the kernel for int16."""
@@ -34,21 +37,21 @@ HALVES_EQUAL = "groups_halves_equal"
 """The same for weights whose zero points are equal."""
 
 SMALLEST_BITS = 0x0DA24260
-"""Those of 1e-30: groups of no larger numbers become zeros, as the inverse of their scale may be
-infinite."""
+"""The bits of 1e-30: groups of no larger magnitude become zeros, as the inverse of their scale may
+be infinite."""
 
 BIAS = 127
-"""Of the exponents of float32."""
+"""The bias of float32's exponent."""
 
 LEVEL_POWER = 14
-"""The exponent of the largest levels of 16 bits."""
+"""The exponent of the largest int16 levels."""
 
 MANTISSA = 0x7FFFFF
 """Bits of float32 that hold the mantissa."""
 
 LAST_HALF = 256
-"""Added to the bits of a float, makes those from 32767.5 to 32768, times powers of two, the next
-power of two."""
+"""Added to the bits of a float32, rounds mantissas from 32767.5 / 16384 up to the next power of
+two, so that no level rounds to 32768."""
 
 _FLOATS, _INTS = (f"<{STEP} x {kind}>" for kind in ("float", "i32"))
 
@@ -59,12 +62,12 @@ _ROUND_BITS = 0x4B400000
 
 
 class _Levels(NamedTuple):
-    """What numbers become.
+    """A form of quantized terms.
 
     Attributes:
-        bits: Of a level.
-        largest: What the largest number becomes.
-        order: Which numbers of so many levels hold one after another.
+        bits: Bits of a level.
+        largest: The level of a group's largest magnitude.
+        order: A permutation in which each so many levels are stored.
         exponents: Whether scales are powers of two times a factor of the row, and exponents are
             stored in their place.
     """
@@ -154,10 +157,9 @@ class _Scale(NamedTuple):
 def _write(
     f: Function, at: tuple[str, str, str], by: _Scale, form: _Levels, below: str
 ) -> list[str]:
-    """A group by its scale; returns where the next one is, and goes.
+    """Quantizes a group; returns the pointers to what is behind its terms, levels and numbers.
 
-    `at`: where it is, and goes, and its numbers. `below`: the negative zero point, or nothing
-    where zero points differ.
+    `at`: pointers to these. `below`: the negative zero point, or empty where zero points differ.
     """
     factor = f.splat(STEP, "float", by.inverse)
     short, each = f"<{STEP} x i{form.bits}>", len(form.order)
@@ -196,14 +198,14 @@ def _write(
 
 
 def _quotients(f: Function, largest: str, level: float) -> tuple[str, str, str]:
-    """A scale by which the largest number is a level, its inverse, and what is stored of it."""
+    """The scale that makes the largest magnitude `level`, its inverse, and what is stored of it."""
     top = f.let(f"bitcast i32 {largest} to float")
     scale = f.let(f"fdiv float {top}, {level}")
     return scale, f.let(f"fdiv float {level}, {top}"), scale
 
 
 def _row_factor(f: Function, largest: str, level: float) -> tuple[str, str]:
-    """The factor of a row by the bits of its largest number, and its inverse."""
+    """The factor of a row, from the bits of its largest magnitude, and its inverse."""
     top = f.let(f"bitcast i32 {largest} to float")
     bits = f.let(f"bitcast float {f.let(f'fdiv float {top}, {level}')} to i32")
     bits = f.let(f"or i32 {f.let(f'and i32 {bits}, {MANTISSA}')}, {BIAS << 23}")
@@ -212,7 +214,7 @@ def _row_factor(f: Function, largest: str, level: float) -> tuple[str, str]:
 
 
 def _powers_of_two(f: Function, largest: str, inverse: str) -> tuple[str, str, str]:
-    """As `_quotients`, by which the largest number rounds to 32767 at most, and the exponent."""
+    """As `_quotients`: a power of two by which no level is beyond 32767; its exponent is stored."""
     top = f.let(f"bitcast i32 {largest} to float")
     bits = f.let(f"bitcast float {f.let(f'fmul float {top}, {inverse}')} to i32")
     power = f.let(f"lshr i32 {f.let(f'add i32 {bits}, {LAST_HALF}')}, 23")

@@ -1,20 +1,24 @@
-"""Rows of int16 times a panel of weights of 4, 6 or 8 bits in blocks, each with a scale of its own.
+"""Tile kernels of MatMulNBits for few rows: int16 rows times a panel of block-quantized weights.
 
-A panel is 16 columns. Its weights lie one block of terms after another, in words of 32 bits, one
-for each column, which hold pairs of neighbouring terms: of 4 bits the first terms of four pairs in
-the lower half and the second ones in the upper half, of 8 bits those of two pairs. So a shift and a
-mask make 16-bit factors of them, and one instruction multiplies a pair of each column and adds up.
-Of 6 bits the lower four of 16 terms lie as those of 4 bits do, and a third word has the upper two,
-as `six_bit_quads` reads them.
-Scales lie beside, 16 to a block, and so do zero points if they differ. Either are bytes where they
-are whole numbers times factors, of which `GROUP_TERMS` terms of a column share one.
+Layout of a panel of 16 columns: one block after another, in steps of 16 terms; a step is ``bits /
+2`` 32-bit words for each column, the same word of all columns side by side. Where ``t0, t1, ...``
+are the terms of a word::
 
-Sums of a block are exact in int32: 256 terms of 16 bits times 8 bits. They become float32 by the
-scales of the row and of the columns. A row is its terms, block by block, then for each block two
-numbers: its scale, and what takes zero points off. That is the sum of its terms as float32, or,
-where all zero points are equal, this sum times the negative zero point, an int32 that sums begin
-with. Where `scales_by_exponents` says so, scales are powers of two times a factor of the row; the
-first number is the exponent, and behind all numbers are four bytes and the factor as float32.
+    bit     31     27     23     19     15     11      7      3    0
+    4 bits  |  t7  |  t5  |  t3  |  t1  |  t6  |  t4  |  t2  |  t0 |
+    8 bits  |      t3     |      t1     |      t2     |      t0    |
+
+So one shift and one mask leave a pair of neighbouring terms in the two 16-bit halves of a lane, and
+one instruction multiplies the pair of each column with a pair of the row and adds up. Of 6 bits,
+two words hold the lower four bits of 16 terms as 4-bit weights, and a third one the upper two, as
+`six_bit_quads` takes them apart.
+
+Scales are an array of 16 for each block, and so are zero points where they differ. Both are int8
+where they are integers times a factor that `GROUP_TERMS` terms of a column share (`scale_levels`).
+
+Sums of a block are exact in int32: 256 terms of 16 bits times 8 bits. They are multiplied by the
+scales of row and column and added up in float32. `row_quantization` has the layout of rows, and
+says how zero points are removed.
 """
 
 from __future__ import annotations
@@ -35,30 +39,31 @@ PARAMETERS = (
     "ptr %bias, ptr %y, i64 %ldy, i64 %columns, ptr %factors, ptr %zero_factors, i64 %each"
 )
 """x: the first row; the others follow at distances of ldx bytes. numbers: bytes from the start of a
-row to the two numbers of its first block. w, scales, zeros: the panel. blocks: how many; steps: of
-16 terms of each. bias: one number per column. y: the first row of the result; ldy: bytes between
-rows. columns: how many of the panel's exist. factors, zero_factors: float32, 16 for `each` blocks
-of scales and zero points that are levels; not read otherwise."""
+row to the two numbers (scale, zero-point correction) of its first block. w, scales, zeros: the
+panel. blocks: number of blocks; steps: steps of 16 terms in a block. bias: one number per column.
+y: the first row of the result; ldy: bytes between rows. columns: how many columns of the panel
+exist. factors, zero_factors: float32, 16 for every `each` blocks of int8 scales and zero points;
+not read otherwise."""
 
 COLUMNS = 16
-"""Of a panel."""
+"""Columns of a panel."""
 
 STEP = 16
-"""Terms that are taken at a time."""
+"""Terms of a step."""
 
 GROUP_TERMS = 256
-"""Terms of a column whose levels have a factor in common."""
+"""Terms of a column whose int8 scales share a factor."""
 
 AHEAD = 8192
-"""Bytes ahead of which weights are fetched, into the first-level cache: two pages, not one."""
+"""Prefetch distance of weights into the first-level cache, in bytes: two pages, not one."""
 
 _GROUP = 3
 
 _FEW_ROWS = 4
-"""Of more rows, lines of the result are asked for before the sums."""
+"""With more rows, lines of the result are prefetched before the sums."""
 
 _CHAINS = 4
-"""Sums that wait for one another: with fewer, several sets of them run side by side."""
+"""Accumulators that hide the latency of an addition: with fewer sums, each is split in several."""
 
 
 class Zeros(enum.IntEnum):
@@ -77,12 +82,12 @@ class Zeros(enum.IntEnum):
 
 
 class Variant(NamedTuple):
-    """What a panel holds.
+    """The number formats of a panel.
 
     Attributes:
-        bits: Of a weight.
+        bits: Bits of a weight.
         halves: Whether scales are float16; else float32.
-        zeros: Its zero points.
+        zeros: The form of zero points.
         levels: Whether scales are int8, to be multiplied by factors of groups.
     """
 
@@ -93,7 +98,7 @@ class Variant(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The beginning of the kernels' names."""
+        """The prefix of the kernels' symbols."""
         scales = "i8" if self.levels else "f16" if self.halves else "f32"
         return f"blocks_{self.bits}_{scales}_{self.zeros.name.lower()}"
 
@@ -116,37 +121,38 @@ LEVEL_VARIANTS = tuple(
     for bits in (4, 6, 8)
     for zeros in (Zeros.EQUAL, Zeros.LEVELS)
 )
-"""Those for few rows alone: for many, scales are made floats first."""
+"""Only for few rows: for many, int8 scales are widened to float32 first."""
 
 
 def row_counts(level: Level) -> tuple[int, ...]:
-    """Rows that there are kernels for; of the largest one all sums lie in registers."""
+    """Row counts that have a kernel; with the largest one, accumulators just fit in registers."""
     return {16: (1, 2, 3, 4, 6, 8, 12), 8: (1, 2, 3), 4: (1, 2)}[level.lanes]
 
 
 def scales_by_exponents(level: Level) -> bool:
-    """Whether scales of rows are powers of two times a factor, which ends a row.
+    """Whether scales of rows are powers of two times a factor of the row.
 
-    One instruction adds to exponents. Products of many rows wait for the units that multiply; those
-    of Zen 4, for which this is, leave that instruction to the units that add.
+    Then one instruction (``vscalefps``) applies a scale by adding to exponents. On Zen 4, for which
+    this is, it uses the units that add, while products of many rows are limited by those that
+    multiply.
     """
     return level.lanes == 16 and level.dots_bfloat16 and not level.tiles
 
 
 def functions(level: Level, variant: Variant) -> list[Function]:
-    """All kernels of a level for one kind of panels."""
+    """All kernels of a level for one variant of panels."""
     return [
         dot_blocks(f"{variant.name}_{rows}", rows, level, variant) for rows in row_counts(level)
     ]
 
 
 def dot_blocks(name: str, rows: int, level: Level, variant: Variant) -> Function:
-    """``y = x @ w + bias`` for so many rows; see `PARAMETERS`."""
+    """The kernel of ``y = x @ w + bias`` for so many rows; see `PARAMETERS`."""
     return _DotBlocks(name, rows, level, variant).function()
 
 
 class _DotBlocks:
-    """Writes one kernel."""
+    """Generates one kernel."""
 
     def __init__(self, name: str, rows: int, level: Level, variant: Variant) -> None:
         self._f = Function(name, PARAMETERS)
@@ -204,13 +210,13 @@ class _DotBlocks:
         return f
 
     def _typed(self, state: list[str]) -> list[tuple[str, str]]:
-        """What changes from block to block, with its types: pointers, then sums in float32."""
+        """Loop-carried values with their types: pointers, then float32 accumulators."""
         count = self._pointers
         typed = [("ptr", value) for value in state[:count]]
         return typed + [(self._floats, value) for value in state[count:]]
 
     def _group(self, _: str, values: list[str]) -> list[str]:
-        """Blocks whose scales have factors in common: values are pointers to these, then state."""
+        """The blocks of a group, which share factors; values: pointers to these, then the state."""
         f, places, state = self._f, values[:2], values[2:]
         read = places if self._variant.zeros is Zeros.LEVELS else places[:1]
         self._factors = [
@@ -221,13 +227,13 @@ class _DotBlocks:
         return [*[f.at(place, 4 * COLUMNS) for place in places], *after]
 
     def _at_row(self, pointers: list[str], row: int) -> str:
-        """Where a row is, by the pointer of its group."""
+        """The pointer to a row, from the pointer of its group of rows."""
         group, within = divmod(row, _GROUP)
         stride = (None, "%ldx", self._twice)[within]
         return pointers[group] if stride is None else self._f.at(pointers[group], stride)
 
     def _block(self, _: str, values: list[str]) -> list[str]:
-        """A block: values are the panel's pointers, those of rows, and the sums in float32."""
+        """One block; values: pointers into the panel and the rows, and float32 accumulators."""
         f, count = self._f, self._groups
         (w, scales_at, zeros_at), rows = values[:3], values[3 : 3 + count]
         numbers, totals = values[3 + count : 3 + 2 * count], values[3 + 2 * count :]
@@ -261,14 +267,14 @@ class _DotBlocks:
         return [w, scales_at, zeros_at, *rows, *following, *totals]
 
     def _first_sum(self, numbers: str) -> str:
-        """What the sum of a block begins with."""
+        """The initial value of a block's accumulator."""
         if self._variant.zeros is not Zeros.EQUAL:
             return "zeroinitializer"
         f = self._f
         return f.splat(self._lanes, "i32", f.load("i32", f.at(numbers, 4)))
 
     def _scaled(self, product: str, number: str) -> str:
-        """A product times the scale of its row, by the first of the numbers of a block."""
+        """A product times the row's scale of the block, or times 2 to the power of its exponent."""
         f, kind = self._f, self._floats
         if not self._scales:
             return f.let(f"fmul {kind} {product}, {number}")
@@ -279,7 +285,7 @@ class _DotBlocks:
         return self._f.splat(self._lanes, "float", self._f.load("float", pointer))
 
     def _zero_terms(self, pointer: str, scales: list[str]) -> list[str]:
-        """Zero points times scales, by vectors; none if all are equal."""
+        """Zero points times scales, as vectors; empty if all are equal."""
         f, zeros = self._f, self._variant.zeros
         if zeros is Zeros.EQUAL:
             return []
@@ -293,7 +299,7 @@ class _DotBlocks:
         return [f.let(f"fmul {self._floats} {zero}, {scale}") for zero, scale in pairs]
 
     def _of_levels(self, pointer: str, factors: list[str]) -> list[str]:
-        """Levels of a block times factors, by vectors."""
+        """The int8 numbers of a block times their factors, as vectors."""
         f, bytes_of = self._f, f"<{self._lanes} x i8>"
         found = []
         for v in self._vectors:
@@ -309,7 +315,7 @@ class _DotBlocks:
         return sums[0]
 
     def _step(self, _: str, values: list[str]) -> list[str]:
-        """16 terms: values are w, the rows, and the sums set by set."""
+        """16 terms; values: the weight pointer, the row pointers, and the int32 accumulators."""
         f, count, bits = self._f, self._groups, self._variant.bits
         w, rows, sums = values[0], values[1 : 1 + count], values[1 + count :]
         size = COLUMNS * STEP * bits // 8
@@ -327,7 +333,7 @@ class _DotBlocks:
         return [f.at(w, size), *[f.at(row, 2 * STEP) for row in rows], *sums]
 
     def _pairs(self, w: str) -> Iterator[tuple[int, list[str]]]:
-        """The pairs of 16 terms: which one, and its weights by vectors."""
+        """The pairs of a step: the number of the pair, and its weights as vectors."""
         bits = self._variant.bits
         if bits == 6:
             words = [self._words(w, word) for word in range(3)]
@@ -344,18 +350,18 @@ class _DotBlocks:
                 yield word * (16 // bits) + part, weights
 
     def _words(self, w: str, word: int) -> list[str]:
-        """Words of 16 terms, one of each column, by vectors."""
+        """One word of a step for each column, as vectors."""
         place = self._f.at(w, word * 4 * COLUMNS)
         at = [self._f.at(place, self._bytes * v) for v in self._vectors]
         return [self._f.load(self._shorts, vector, 1) for vector in at]
 
     def _factor(self, pointer: str) -> str:
-        """A pair of a row for every column."""
+        """A pair of a row, broadcast to all columns."""
         pairs = self._f.splat(self._lanes, "i32", self._f.load("i32", pointer))
         return self._f.let(f"bitcast {self._ints} {pairs} to {self._shorts}")
 
     def _shifted(self, words: str, shift: int, bits: int) -> str:
-        """The weights that begin at a bit of both halves of words: numbers of 16 bits."""
+        """The weights that begin at bit `shift` of both halves of each word, as 16-bit numbers."""
         f, kind, wide = self._f, self._shorts, 2 * self._lanes
         if shift:
             words = f.let(f"lshr {kind} {words}, {f.splat(wide, 'i16', str(shift))}")
@@ -370,22 +376,22 @@ _SCALE, _AS_SET = "@llvm.x86.avx512.mask.scalef.ps.512", 4
 _LOW_BITS, _HIGH_BITS = 0x0F0F, 0x3030
 
 _HIGH_SHIFTS = (0, -2, 4, 2)
-"""By how many bits to the left those above four are brought in place, quad by quad."""
+"""Left shifts that bring the quads' upper two bits into place; negative: to the right."""
 
 
 def quad_pairs(quad: int) -> tuple[int, int]:
-    """Which two of the pairs of 16 terms a quad of `six_bit_quads` holds."""
+    """The two pairs, of the eight of a step, that a quad of `six_bit_quads` holds."""
     first = quad // 2 * 4 + quad % 2
     return first, first + 2
 
 
 def six_bit_quads(f: Function, lanes: int, words: Sequence[str]) -> list[str]:
-    """The words of 16 terms of 6 bits as four words of four bytes, each with two pairs.
+    """Unpacks a step of 6-bit weights to four words (quads) of four bytes, each with two pairs.
 
-    Bytes are the first term of either pair, then the second ones.
+    The bytes of a quad are the first terms of both pairs, then the second terms.
 
     Args:
-        f: Where instructions go.
+        f: The function to append to.
         lanes: Columns of a vector.
         words: The three words, as vectors of 16 bits.
     """
@@ -405,7 +411,7 @@ def six_bit_quads(f: Function, lanes: int, words: Sequence[str]) -> list[str]:
 
 
 def add_pairs(f: Function, level: Level, total: str, x: str, w: str) -> str:
-    """Sums of int32 and the products of a pair of 16 bits in each lane."""
+    """Adds to int32 accumulators the products of a pair of 16-bit numbers in each lane."""
     ints, of = f"<{level.lanes} x i32>", f"<{2 * level.lanes} x i16>"
     if _adds_up(level):
         return f.let(f"call {ints} {_dot(level)}({ints} {total}, {of} {x}, {of} {w})")
@@ -413,7 +419,7 @@ def add_pairs(f: Function, level: Level, total: str, x: str, w: str) -> str:
 
 
 def column_numbers(f: Function, lanes: int, pointer: str, size: int) -> str:
-    """Numbers of so many columns as floats: floats of 4 or 2 bytes, or bytes."""
+    """One number per column as float32, from floats of 4 or 2 bytes, or from uint8."""
     floats = f"<{lanes} x float>"
     if size == 4:
         return f.load(floats, pointer)

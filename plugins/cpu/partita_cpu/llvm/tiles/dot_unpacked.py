@@ -1,20 +1,24 @@
-"""Rows of int16 or int8 times weights of a panel that were unpacked: for many rows.
+"""Tile kernels of MatMulNBits for many rows: int16 or int8 rows times weights unpacked beforehand.
 
-`dot_blocks` makes 16-bit factors of a panel's weights for every few rows. A processor with few
-registers has so few rows at a time that this costs a third of the products; so many rows share what
-was unpacked once, which stays in the first-level cache.
+`dot_blocks` unpacks a panel's weights again for every few rows. On a processor with few registers
+(few rows at a time) this costs a third of the time of the products, so many rows share weights that
+were unpacked once into the first-level cache.
 
-Factors are words of 32 bits, for each column one beside the other. A word holds a pair of
-neighbouring terms, which are int16 on both sides, less whole zero points; rows are those of
-`dot_blocks`. Or it holds a quad: bytes of weights as they are, and int8 of rows, in the order in
-which `quad_order` says that packed weights have them. Sums of what shares a scale on both sides, a
-unit, are exact: of quads as int32 where an instruction multiplies four bytes and adds them up, else
-as int16 until a unit ends. That is for weights of 4 bits and units of at most `SHORT_UNIT` terms:
-a lane then adds up 16 products of at most 15 * 127, which is 30480.
+Unpacked weights are 32-bit words, those of all columns side by side. A word holds
 
-What is left of zero points is taken off as floats: multiplied by the scales, times the sum of a
-row's terms. Where all zero points are equal and sums of quads are int32, these begin with what
-comes off, the second one of the numbers of a row's unit.
+- a pair: two neighbouring terms as int16, the integer zero point already subtracted; rows are int16
+  in the layout of `row_quantization`; or
+- a quad: four levels as uint8; rows are int8 in the order of `quad_order`, the one in which shifts
+  and masks find weights in packed words.
+
+A unit is a run of terms that has one scale on both sides. Its sums are exact: those of quads in
+int32, where an instruction multiplies four bytes and adds them up, else in int16 until the unit
+ends. The latter is for 4-bit weights and units of at most `SHORT_UNIT` terms: a lane then adds up
+16 products of at most 15 * 127, which is 30480.
+
+Zero points that are not subtracted yet are removed in float32: zero point times scale, times the
+sum of the row's terms. Where all are equal and sums are int32, these start at the correction
+instead, which is the second number of the row's unit.
 """
 
 from __future__ import annotations
@@ -33,23 +37,23 @@ PARAMETERS = (
     "ptr %x, i64 %ldx, ptr %numbers, ptr %w, ptr %scales, ptr %terms, i64 %units, i64 %words, "
     "ptr %from, i64 %ldfrom, ptr %y, i64 %ldy, i64 %columns, ptr %ahead"
 )
-"""x: the first word of the first row; ldx: bytes between rows. numbers: the two numbers of its
-first unit. w: words, `width` to each of a row. scales, terms: float32, `width` for each unit.
-units: how many; words: of each. from: what is added, ldfrom bytes between rows. y: the result, ldy
-between rows. columns: how many exist. ahead: what will be read, a line of which is fetched for each
-unit."""
+"""x: the first word of the first row; ldx: bytes between rows. numbers: the two numbers (scale,
+zero-point correction) of its first unit. w: words, `width` for each word of a row. scales, terms:
+float32, `width` for each unit. units: number of units; words: words of a unit. from: what is added,
+ldfrom bytes between rows. y: the result, ldy bytes between rows. columns: how many columns exist.
+ahead: what is read next, one line of which is prefetched for each unit."""
 
 BLOCK_BITS = (4, 8)
-"""Bits that weights quantized in blocks may have."""
+"""Bits of block-quantized weights in a model."""
 
 PANEL_BITS = (4, 6, 8)
-"""Bits that they may have in panels."""
+"""Bits of block-quantized weights in a panel."""
 
 SHORT_UNIT = 32
-"""Terms of a unit at most where sums of quads are int16."""
+"""Most terms of a unit whose sums of quads are int16."""
 
 _AHEAD = 64
-"""Bytes of rows ahead of which they are fetched."""
+"""Prefetch distance of rows, in bytes."""
 
 _GROUP = 3
 """Rows that share a pointer."""
@@ -57,11 +61,11 @@ _GROUP = 3
 _VECTORS = range(2)
 
 _HELD = 12
-"""Sums of float32 that registers hold beside those of a unit, where there are 32."""
+"""float32 accumulators that fit in registers beside those of a unit, where there are 32."""
 
 
 class Factors(enum.Enum):
-    """What a word holds."""
+    """What a 32-bit word of unpacked weights holds."""
 
     PAIRS = "pairs"  # of int16
     QUADS = "quads"  # of bytes
@@ -73,12 +77,12 @@ class Factors(enum.Enum):
 
 
 def width(level: Level) -> int:
-    """Columns that a kernel takes."""
+    """Columns of a kernel's tile."""
     return len(_VECTORS) * level.lanes
 
 
 def quad_order(bits: int) -> tuple[int, ...]:
-    """Which terms bytes hold one after another, as masks and shifts find them in packed words."""
+    """The order in which bytes hold terms, as shifts and masks find them in packed words."""
     return (0, 2, 1, 3) if bits == 8 else (0, 4, 1, 5, 2, 6, 3, 7)
 
 

@@ -1,4 +1,7 @@
-"""Products of 16-bit numbers, each added to its neighbour's: sums of int32 without overflow."""
+"""Products of 16-bit numbers, neighbouring ones added up in int32: ``pmaddwd`` of x86.
+
+On ARM the same is written as products of 32 bits, of which even and odd ones are added up.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Quantized weights made bfloat16, in the order of AMX: for products of many rows.
+"""Unpacks block-quantized weights to bfloat16 tiles of AMX, for products of many rows.
 
-A step is 32 terms of a panel of `dot_blocks`, whose words hold pairs of neighbouring terms, as a
-tile of AMX wants them. Each float32 becomes one bfloat16 or the sum of two, whose second parts lie
-behind the tiles of both panels of a step.
+A step is 32 terms of a panel of `dot_blocks`. The pairs of neighbouring terms in its words are the
+pairs that an AMX tile wants. Each weight becomes one bfloat16 or the sum of two, whose second parts
+lie behind the tiles of both panels of a step.
 """
 
 from __future__ import annotations

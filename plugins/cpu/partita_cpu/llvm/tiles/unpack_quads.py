@@ -1,6 +1,6 @@
-"""Weights quantized in blocks made bytes, four neighbours in a word: see `dot_unpacked`.
+"""Unpacks block-quantized weights to bytes, four terms in a 32-bit word: quads of `dot_unpacked`.
 
-Scales become float32, and so do zero points times scales: a number of each for each unit.
+Scales, and zero points times scales, become float32, one of each per column and unit.
 """
 
 from __future__ import annotations
