@@ -49,7 +49,7 @@ def _by_rows(
     single = None if expand is None or expand.kind not in _REPEATED else expand.inputs[0]
     if x is None or index is None or single is None or result is None:
         return []
-    shape, wide, narrow = (known.get(value, value.shape) for value in (x, index, single))
+    shape, wide, narrow = (_shape_of(value, known) for value in (x, index, single))
     if shape is None or wide is None or narrow is None or len(narrow) != len(shape):
         return []
     axis = int(node.attrs.get("axis", 0)) % len(shape)
@@ -73,3 +73,7 @@ def _by_rows(
     inputs = [x, rows, *node.inputs[2:]]
     new = Node(kind, inputs, [result], attrs, version=18, name=node.name, origins=node.origins)
     return [*made, new]
+
+
+def _shape_of(value: Value, known: Shapes) -> tuple[int, ...] | None:
+    return known.get(value) if value.const is None else value.const.shape

@@ -63,9 +63,9 @@ def gather_rows(
         if j == count:
             j = 0
             o += 1
-        source, target = x[first : first + inner], y[row * inner : (row + 1) * inner]
+        wanted, made = x[first : first + inner], y[row * inner : (row + 1) * inner]
         for i in range(inner):
-            target[i] = source[i]
+            made[i] = wanted[i]
 
 
 @jit
