@@ -1,4 +1,4 @@
-"""The memory of requests and answers: what the last ones left is used for the next."""
+"""Keeps freed memory in the server's process, for the next requests."""
 
 from __future__ import annotations
 

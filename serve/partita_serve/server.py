@@ -1,4 +1,4 @@
-"""The server without a transport: what REST, gRPC and tests talk to."""
+"""The model server, independent of a transport: REST, gRPC and tests call it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Asking a device, or running a model, in a process that knows nothing else of it."""
+"""Queries and runs in a fresh process, which has seen no other model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds of each answer to a query and of each compiled model, whichever check has asked."""
+"""Invariants of every query answer and every compiled model, whichever check obtained them."""
 
 from __future__ import annotations
 

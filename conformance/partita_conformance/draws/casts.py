@@ -1,4 +1,4 @@
-"""Draws of casts: from an element type to each other, of what ONNX says becomes of it."""
+"""Draws of Cast: from each element type to each other, with the results that ONNX specifies."""
 
 from __future__ import annotations
 

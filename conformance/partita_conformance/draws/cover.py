@@ -1,4 +1,4 @@
-"""The order in which draws of an operator are tried: each shows most that none before it did."""
+"""The order in which an operator's draws are tried: each covers most that was not covered yet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draws of no elements: inputs, outputs or parts of them that are empty."""
+"""Draws with empty tensors: inputs, outputs, or parts of them."""
 
 from __future__ import annotations
 

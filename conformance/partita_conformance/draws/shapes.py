@@ -1,4 +1,4 @@
-"""Draws of shapes that are rare: each input without dimensions, and each broadcast in each way."""
+"""Draws of rare shapes: inputs without dimensions, and every way of broadcasting."""
 
 from __future__ import annotations
 

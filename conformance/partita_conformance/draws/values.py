@@ -1,4 +1,4 @@
-"""Values that break things: which groups of them an operator is tried with, and draws of them."""
+"""Special values (NaN, infinity, limits): which operators are tried with which, and their draws."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Families of models that have all but one thing in common, down to the name of the graph."""
+"""Families of models that differ in one thing only, down to the name of the graph."""
 
 from __future__ import annotations
 

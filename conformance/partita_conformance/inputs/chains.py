@@ -1,4 +1,4 @@
-"""Small models of a few operations that invite a compiler to rewrite them."""
+"""Small models of a few operations that compilers like to rewrite."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models of one number beside an input, and of two in a row, which invite to compute less."""
+"""Models with one scalar constant, or two in a row, which compilers like to simplify."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operations with a parameter, as a shape or a weight, that comes from anywhere in a model."""
+"""Operations with a parameter (a shape, a weight) of any origin: initializer, computed, input."""
 
 from __future__ import annotations
 

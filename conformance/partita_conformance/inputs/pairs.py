@@ -1,4 +1,4 @@
-"""Models of two operations out of one table, each with each: what a pass may take for one.
+"""Models of any two operations of a table, which a pass may mistake for one.
 
 All those of a table that begin alike stand side by side in one model, each with an input of its
 own; in another one, all operations of the table read what the first one makes.

@@ -1,4 +1,4 @@
-"""Memory of the application's that is lent: arrays in the middle of bytes that nobody may write."""
+"""Application memory lent to a device: arrays in a larger buffer, whose rest must not change."""
 
 from __future__ import annotations
 

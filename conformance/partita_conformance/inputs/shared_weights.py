@@ -1,4 +1,4 @@
-"""Models in which several operations read one weight, which compilers like to change for one."""
+"""Models in which several operations read one weight, which a compiler may transform for one."""
 
 from __future__ import annotations
 

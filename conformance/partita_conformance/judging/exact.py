@@ -1,4 +1,4 @@
-"""Right answers of single operators, computed beyond the precision of what they judge.
+"""Expected results of single operators, computed in more than their precision.
 
 Elements are computed in ``longdouble`` (integers in themselves) and rounded once. These answers
 come before device REFERENCE's, which computes in the element type itself.

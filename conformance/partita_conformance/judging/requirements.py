@@ -1,4 +1,4 @@
-"""What a check requires of a device, and the errors in which that ends."""
+"""Requirements of checks, and the errors in which a check ends."""
 
 from __future__ import annotations
 

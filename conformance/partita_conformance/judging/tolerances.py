@@ -1,4 +1,4 @@
-"""How near to the right answer an operator's results have to be, by what it does."""
+"""Tolerances of an operator's results, by what it computes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blobs that checks ask a device for, and those that it must refuse."""
+"""Exported blobs for checks, and damaged ones that a device must refuse."""
 
 from __future__ import annotations
 

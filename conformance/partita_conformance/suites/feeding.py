@@ -1,4 +1,4 @@
-"""What checks give a device: tensors for runners without a request, operations that it takes."""
+"""Inputs of checks: tensors for runners without a request, and operations that the device takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of what device plugins are and what they answer, with errors that name the plugin."""
+"""Validation of device plugins and of what they return, with errors that name the plugin."""
 
 from __future__ import annotations
 

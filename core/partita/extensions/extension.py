@@ -1,4 +1,4 @@
-"""What an operator of an application's own must tell, and how others find it at an operation."""
+"""Custom operators of an application: what they declare, and how an operation's is found."""
 
 from __future__ import annotations
 

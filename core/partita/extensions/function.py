@@ -1,4 +1,4 @@
-"""An operator of an application's own that is a function of numpy arrays."""
+"""Custom operators that are computed by a function of numpy arrays."""
 
 from __future__ import annotations
 

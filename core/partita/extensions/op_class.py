@@ -1,4 +1,4 @@
-"""An operator of an application's own that is a class, as OpenVINO's Python API has it."""
+"""Custom operators that are written as a class, as in OpenVINO's Python API."""
 
 from __future__ import annotations
 

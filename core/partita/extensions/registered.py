@@ -1,4 +1,4 @@
-"""The operators that one Core was given, and the models whose operations they are."""
+"""The custom operators that are registered with one Core, and the models that hold them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a prompt and its answer have room in the context, before a model is compiled, too."""
+"""Checks that a prompt and its answer fit the context, also before a model is compiled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a model and its cache fit into a device's memory, asked before either is made."""
+"""Checks that a model and its cache fit a device's memory, before either is allocated."""
 
 from __future__ import annotations
 

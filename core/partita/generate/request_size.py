@@ -1,4 +1,4 @@
-"""Telling a device how large the requests of a decoder will be, so that it can place it by that."""
+"""Passes the expected size of a decoder's requests to devices that place operations by it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""What is known of ONNX's operators whatever device computes them, said once for all who ask.
-
-The table has a row per operator. Who decides by it: made-up inputs, fusion, layouts, and HETERO's
-placement and cost model.
-"""
+"""Traits of ONNX operators that hold on every device: element-wise, data movement, and others."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""How many tokens of a prompt a decoder reads in one run, if nobody says.
-
-More tokens share what a run costs, and each of them takes memory for the values between operations.
-"""
+"""The default number of prompt tokens that a decoder reads in one run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose turn a request is: one run, or one change of its tensors, at a time."""
+"""Mutual exclusion of a request's runs and of changes of its tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether what a device returned is what its ports promise: tensors, their types and shapes."""
+"""Checks that a device's results fit the output ports: tensors, types and shapes."""
 
 from __future__ import annotations
 

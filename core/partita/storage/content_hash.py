@@ -1,4 +1,4 @@
-"""A short name for the content of memory, nearly as fast as it is read."""
+"""Content hashes: a digest of memory, computed nearly as fast as the memory is read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Objects that belong to the process that made them, and say so when they are to be copied."""
+"""Objects that cannot be copied to another process, and raise an error that says so."""
 
 from __future__ import annotations
 

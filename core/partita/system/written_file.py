@@ -1,4 +1,4 @@
-"""Files that are written: what goes wrong tells which."""
+"""Writing of files, with errors that name the file."""
 
 from __future__ import annotations
 

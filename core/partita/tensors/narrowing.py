@@ -1,4 +1,4 @@
-"""Numbers on their way to a float of few digits, which they must be rounded to once."""
+"""Conversion to narrow floats with a single rounding."""
 
 from __future__ import annotations
 

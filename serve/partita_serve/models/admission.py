@@ -1,4 +1,4 @@
-"""What is let in: so many requests that wait, and so many bytes of them."""
+"""Admission control: limits of waiting requests, and of their bytes."""
 
 from __future__ import annotations
 

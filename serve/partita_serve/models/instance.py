@@ -1,4 +1,4 @@
-"""A thread's half of inference: inputs joined, the device run, outputs parted."""
+"""Inference on a worker thread: inputs are batched, the device runs, outputs are split."""
 
 from __future__ import annotations
 

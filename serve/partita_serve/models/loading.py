@@ -1,4 +1,4 @@
-"""From a model's source to a compiled model that has run once: the slow half of loading."""
+"""Loading: from a model's source to a compiled model that has run once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""API keys: which are known, and whether a request has one of them."""
+"""API keys: the known ones, and the check of a request's key."""
 
 from __future__ import annotations
 

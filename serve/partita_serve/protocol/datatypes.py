@@ -1,4 +1,4 @@
-"""The protocol's element types, and how their elements lie in bytes."""
+"""The protocol's element types, and their byte layout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What values that others sent are refused for, in few words however many are wrong."""
+"""Short error messages for invalid values in requests, however many are wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands before all routes: keys, and how connections end when the server stops."""
+"""Middleware in front of all routes: API keys, and the end of connections at shutdown."""
 
 from __future__ import annotations
 

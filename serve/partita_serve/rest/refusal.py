@@ -1,8 +1,4 @@
-"""Refusing in time: inference that there is no room for is answered before anything is made of it.
-
-A server with ten times too much to do spends its time on refusing. The application's way, with a
-task and routes for each request, costs several times what this does.
-"""
+"""Early refusal: requests that exceed the limits are answered before their bodies are parsed."""
 
 from __future__ import annotations
 

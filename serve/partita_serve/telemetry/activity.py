@@ -1,4 +1,4 @@
-"""What the server did lately, for people: latencies and the last runs of each model."""
+"""Recent activity of a server: latencies, and the last runs of each model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When devices were busy with a run, and for how long."""
+"""Busy times of devices, by run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Choices of attention, its masks and caches, and of the rotation of its heads."""
+"""Systematic draws of attention, masks and caches, and of rotary embedding."""
 
 from __future__ import annotations
 

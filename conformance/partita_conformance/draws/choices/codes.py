@@ -1,4 +1,4 @@
-"""Choices of quantization, and of products and convolutions of what is quantized.
+"""Systematic draws of quantization, and of quantized products and convolutions.
 
 Scales are powers of two, so that quotients are exact and no device rounds one way by luck.
 """

@@ -1,4 +1,4 @@
-"""Choices of what works on each element: limits, types, signs, and shapes that meet."""
+"""Systematic draws of element-wise operators: limits, types, signs, and broadcast shapes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draws of each of an operator's choices together with the inputs for which they matter.
+"""All systematic draws: each choice of an operator, with inputs for which it matters.
 
 Random draws meet a second batch axis, axes in falling order or indices that are fewer than the data
 beside the axis by chance, or never; here all of them are made, on sizes that tell axes apart.

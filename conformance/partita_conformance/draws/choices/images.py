@@ -1,4 +1,4 @@
-"""Choices of what looks into images at places between pixels, and of regions and boxes in them."""
+"""Systematic draws of resampling between pixels, and of regions and boxes in images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scans without states: of slices of unequal ranks, which broadcast from the right."""
+"""Systematic draws of Scan without states, over slices that broadcast from the right."""
 
 from __future__ import annotations
 

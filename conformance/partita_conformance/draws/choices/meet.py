@@ -1,4 +1,4 @@
-"""Choices of several kinds put together, so that each two or three of them meet."""
+"""Combinations of choices of several kinds, so that any two or three of them occur together."""
 
 from __future__ import annotations
 

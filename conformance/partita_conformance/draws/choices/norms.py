@@ -1,4 +1,4 @@
-"""Choices of normalizations and of losses: axes, groups, weights, and what is left out."""
+"""Systematic draws of normalizations and losses: axes, groups, weights, omitted inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the draws of choices hold: numbers of which no two are alike, sizes and places."""
+"""Contents of systematic draws: arrays of distinct numbers, sizes and indices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Choices of recurrent networks: each two of what they may be told stand together."""
+"""Systematic draws of recurrent networks: any two of their options together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Choices of products, norms, shares, and of what looks up or moves rows, each two together."""
+"""Systematic draws of products, norms, softmax, look-ups and moves of rows, in pairs of choices."""
 
 from __future__ import annotations
 

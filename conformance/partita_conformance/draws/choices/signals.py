@@ -1,4 +1,4 @@
-"""Choices of transforms of signals, and of what counts words in rows."""
+"""Systematic draws of Fourier transforms and of n-gram counts."""
 
 from __future__ import annotations
 

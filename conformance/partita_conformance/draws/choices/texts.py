@@ -1,4 +1,4 @@
-"""Choices of what works on texts."""
+"""Systematic draws of string operators."""
 
 from __future__ import annotations
 

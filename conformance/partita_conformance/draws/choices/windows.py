@@ -1,4 +1,4 @@
-"""Choices of convolutions, pools and what else looks at windows of images, each two together."""
+"""Systematic draws of convolutions, pools and other windows over images, in pairs of choices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random models of operators that ONNX's node cases leave attributes or inputs of untried."""
+"""Random models of operators with attributes or inputs that ONNX's node cases leave untested."""
 
 from __future__ import annotations
 

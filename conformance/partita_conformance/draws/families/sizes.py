@@ -1,4 +1,4 @@
-"""Random models of operators that tell sizes, or make tensors of them."""
+"""Random models of operators that return sizes, or take sizes to make tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What makes a given array: draws of operators ahead of one whose input it is.
+"""Producers: draws of operators whose result is a given array, to stand ahead of another one.
 
 Those that move elements give the array as it is, whatever it holds: indices and lengths too. Those
 that compute give one of its shape, for inputs that may be any numbers.

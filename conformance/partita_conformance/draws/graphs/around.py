@@ -1,4 +1,4 @@
-"""Draws of an operator as other suites have them, behind what makes an input and ahead of a reader.
+"""Draws of an operator between others: behind producers of its inputs, and ahead of a reader.
 
 Pairs choose an operator for a value that there is; here values are made for the operator. So each
 attribute, each optional input and each choice of axes that draws have stands between others.

@@ -1,4 +1,4 @@
-"""Draws that stand in a branch of a choice, where what they are of is told by the model around."""
+"""Draws inside a branch of If, which read values of the surrounding graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draws of an operator on a value whose shape and type are known: what may stand behind another."""
+"""Draws of an operator for a given input of known shape and type."""
 
 from __future__ import annotations
 

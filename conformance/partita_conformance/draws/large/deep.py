@@ -1,4 +1,4 @@
-"""Draws of more dimensions than kernels are written for: six and seven."""
+"""Draws of six and seven dimensions, more than kernels are usually written for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draws of half precision whose sums are other ones if every partial sum is rounded.
+"""Draws of half precision whose sums change if every partial sum is rounded.
 
 Engines keep sums in float32, whatever the type of their terms. Neither half precision holds the sum
 of so many ones before: in float16, 2048 and one is 2048.

@@ -1,4 +1,4 @@
-"""Draws of more rows than sixteen bits count, each of few elements, for what works by rows."""
+"""Draws of more than 65,535 rows of few elements each."""
 
 from __future__ import annotations
 

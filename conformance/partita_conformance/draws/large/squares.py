@@ -1,4 +1,4 @@
-"""Draws of half precision whose squares it does not hold, while their roots and sums fit.
+"""Draws of half precision whose squares overflow or underflow, while roots and sums do not.
 
 Engines square in float32: in float16, 300 times 300 is infinite and a thousandth of a thousandth
 has a digit and a half.

@@ -1,4 +1,4 @@
-"""Draws that end beside a vector: rows of which each place in turn decides, windows of each width.
+"""Draws of sizes next to those of vectors: rows that one element decides, odd windows.
 
 All elements but the one that decides are far below zero, so that whatever a kernel fills its last
 vector up with shows.

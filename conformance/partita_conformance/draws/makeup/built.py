@@ -1,4 +1,4 @@
-"""The model of a makeup, with inputs and what it makes of them by the formulas of its steps."""
+"""The model of a makeup, its inputs, and the expected results by the formulas of its steps."""
 
 from __future__ import annotations
 

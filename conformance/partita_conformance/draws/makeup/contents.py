@@ -1,4 +1,4 @@
-"""Elements of constants and inputs of drawn models."""
+"""Contents of constants and inputs of drawn models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The protobuf of a drawn model: what stands around its nodes, and says what they are."""
+"""The protobuf of a drawn model: everything around its nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""In what the second step of a drawn model may stand: branches, loops, scans and functions."""
+"""Enclosing constructs of a drawn model's second step: branches, loops, scans and functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes ONNX graphs and computes what they give at the same time, a value after the other."""
+"""Writes ONNX graphs and computes their values at the same time, one after the other."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Numbers in the code that a device runs: sizes and counts at which it may do something else.
+"""Thresholds in the device's own Python code: sizes and counts at which its behaviour may change.
 
 Where a device written in Python compares sizes with 4096, or keeps sixteen of something, these
-numbers stand in its code. Drawing around them meets thresholds that no list of usual sizes has.
-A device whose code is native shows none, and is tried with usual sizes.
+numbers stand in its code. Drawing around them meets thresholds that no list of usual sizes has. A
+device whose code is native shows none, and is tried with usual sizes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""In what the life of a request varies, and rows of steps in which each two ways of that meet.
+"""The dimensions in which steps of a life vary, and sequences of steps that cover all pairs.
 
 A fault shows where two things meet that each are right alone: an array that begins at an odd
 address, in the second run of a model that was imported. No check names such a pair. Here each

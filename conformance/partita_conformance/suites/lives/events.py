@@ -1,4 +1,4 @@
-"""What an application does between two runs: a level of dimension ``before`` each."""
+"""Events between two runs of an application: the levels of dimension ``before``."""
 
 from __future__ import annotations
 

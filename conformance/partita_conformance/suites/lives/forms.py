@@ -1,4 +1,4 @@
-"""The models of suite ``lives``: of each form two that have the same ports and names."""
+"""The models of suite ``lives``: two of each form, with the same ports and names."""
 
 from __future__ import annotations
 

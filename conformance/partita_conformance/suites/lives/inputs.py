@@ -1,4 +1,4 @@
-"""The inputs of a step: of which sizes, with which elements, and how they are held."""
+"""Inputs of a step: sizes, elements, and how they are held in memory."""
 
 from __future__ import annotations
 

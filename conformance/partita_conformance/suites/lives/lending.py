@@ -1,4 +1,4 @@
-"""Arrays of an application's in every manner in which it may hold them, watched to the byte."""
+"""Application arrays in every form of memory, checked byte by byte for changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One life: steps with requests and runners of two models, and the shortest that goes wrong."""
+"""One life: steps with requests and runners of two models, shrunk to the shortest that fails."""
 
 from __future__ import annotations
 

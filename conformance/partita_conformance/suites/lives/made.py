@@ -1,4 +1,4 @@
-"""Compiled models as a life has them: made in several ways, each with those who use it."""
+"""The compiled models of a life, obtained in several ways, with their requests."""
 
 from __future__ import annotations
 

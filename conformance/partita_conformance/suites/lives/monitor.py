@@ -1,4 +1,4 @@
-"""What is to hold behind each step of a life, whatever the step was: one look at everything.
+"""Invariants that hold after each step of a life, all checked every time.
 
 Checks of one thing look at what that thing may spoil. This looks at all of it each time: results
 against the judge, the bytes of everything lent and handed out so far, the form of what came back,

@@ -1,4 +1,4 @@
-"""One run of a life, made in one of many ways by a runner without a request around it."""
+"""The ways in which a step of a life runs a runner without a request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an application may have made of its process and its threads when it calls a device."""
+"""States of the process and its threads in which an application may call a device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a device hands out is the caller's: each answer is spoiled, and must be as before."""
+"""Objects that a device returns belong to the caller: changing one must not change later ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must hold whenever a drawn model was asked about, compiled, imported or run."""
+"""Invariants that hold after each query, compile, import and run of a drawn model."""
 
 from __future__ import annotations
 

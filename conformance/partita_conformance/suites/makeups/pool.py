@@ -1,4 +1,4 @@
-"""Models that differ in one thing and come and go in a drawn order, each of which stays itself."""
+"""A pool of models that differ in one thing, created and dropped in a drawn order."""
 
 from __future__ import annotations
 

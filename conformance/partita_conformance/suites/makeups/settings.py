@@ -1,4 +1,4 @@
-"""What drawn models are compiled with, and the model that nobody compiles."""
+"""Settings with which drawn models are compiled, and a model that no device can compile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The process around whatever is done with a device: left as it was, and nothing left in it."""
+"""State of the process that must be unchanged after whatever is done with a device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ways in which a compiled model comes about, each of which must lead to the same."""
+"""Ways of obtaining a compiled model (compile, import, cache), which must all agree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Comparing what a device makes of draws with what is right, and what tells two answers apart."""
+"""Comparison of a device's results of draws with the expected ones."""
 
 from __future__ import annotations
 

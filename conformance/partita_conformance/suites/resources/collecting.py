@@ -1,4 +1,4 @@
-"""Collections of garbage that take no time, and what they leave, counted to the piece."""
+"""Quick garbage collections, and exact counts of the objects that remain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Threads that are stopped at chosen lines, so that what may happen beside them happens there.
+"""Threads that are stopped at chosen lines, so that races can be provoked there.
 
 Races of threads show once in thousands of runs. Here one thread stops at a line of the device's
 code, another one does something whole, and the first goes on: at each line of the device once.

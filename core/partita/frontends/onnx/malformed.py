@@ -1,8 +1,4 @@
-"""What is wrong with a file that onnx-ir refuses, in words for whoever has it.
-
-Looked for only when reading has failed: onnx-ir's own errors name its classes and positions in its
-tables (``KeyError: 'y'``).
-"""
+"""Error messages for files that onnx-ir refuses."""
 
 from __future__ import annotations
 

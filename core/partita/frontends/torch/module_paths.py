@@ -1,4 +1,4 @@
-"""Which module of a PyTorch model an operation comes from, kept where pins find it."""
+"""Names of the PyTorch modules that operations come from, stored where pins find them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Caches of stateful decoders as plain inputs, as far as their model says how they begin.
+"""Removes empty initial caches and the reordering of beams from stateful decoders.
 
-Decoders of OpenVINO compute an empty cache for the first run, and choose by an input which
-sequence goes on in which row (beams). Here a cache begins empty by itself, and every row goes on
-as it is; so both only cost time and hide from devices that a layer reads its cache.
+Decoders of OpenVINO compute an empty cache for the first run, and choose by an input which sequence
+goes on in which row (beams). Here a cache begins empty by itself, and every row goes on as it is;
+so both only cost time and hide from devices that a layer reads its cache.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What exporters compute of shapes, as sums of sizes that are not known yet.
+"""Symbolic evaluation of exporters' shape arithmetic, as sums of unknown sizes.
 
 A number is a sum: how often it holds each size, and a constant. So it is known of ``total - new``
 how it changes with the total, whatever both are.

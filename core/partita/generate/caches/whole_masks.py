@@ -1,12 +1,11 @@
-"""Masks as long as the buffers of caches, of which only the part of valid keys counts.
+"""Attention masks as long as the caches' buffers, of which only the valid part counts.
 
-A mask that is longer with every token gives each run other shapes, and calls are made ready anew
-for each. Here the mask of attention has a number for each place of the buffers, so that shapes stay
-while the buffers do. It is computed as before, with the length of the buffers where the number of
-tokens was a size. What an element of it says of a valid key must not change by that: each
-operation on the way is known to make elements of valid keys of elements of the same keys, and where
-the number of tokens is computed with, as in the positions of new tokens, the number itself is put
-in.
+A mask that is longer with every token gives each run other shapes, and calls are bound anew for
+each. Here the mask has a number for each place of the buffers, so that shapes stay while the
+buffers do. It is computed as before, with the length of the buffers where the number of tokens was
+a size. What an element of it says of a valid key must not change by that: each operation on the way
+is known to make elements of valid keys of elements of the same keys, and where the number of tokens
+is computed with, as in the positions of new tokens, the number itself is put in.
 """
 
 from __future__ import annotations

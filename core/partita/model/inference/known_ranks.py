@@ -1,4 +1,4 @@
-"""Ranks that the length of a row of axes tells, whatever axes it holds.
+"""Ranks that follow from the number of an operator's axes, whatever these are.
 
 Onnx's inference says nothing of operators whose axes are computed. What a file claims of such
 values would be believed, even that there are two dimensions where another one was added to two.

@@ -1,4 +1,4 @@
-"""How bound calls come to read the elements of the arrays that an application gives."""
+"""Input setters: how a bound call reads an application's arrays, in place or by copies."""
 
 from __future__ import annotations
 

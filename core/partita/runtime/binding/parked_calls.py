@@ -1,4 +1,4 @@
-"""Bound calls that wait until inputs of their shapes come again: a prompt comes, then tokens do."""
+"""Bound calls kept for input shapes that come again, such as prompts and tokens in turn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Patterns of activations."""
+"""Patterns of activations that are spelled in several operators."""
 
 from __future__ import annotations
 
