@@ -12,7 +12,7 @@ from partita_cpu.gemm.tile_fields import STEP
 from partita_cpu.jit import llvm_kernel
 from partita_cpu.jit.dispatch import unit_address
 from partita_cpu.llvm import activations
-from partita_cpu.llvm.copies import int8_groups
+from partita_cpu.llvm.copies import quantized_groups
 from partita_cpu.llvm.images.depthwise_quads import PIXELS as QUAD_PIXELS
 from partita_cpu.llvm.images.sliding_window import WINDOW_PIXELS
 from partita_cpu.llvm.levels import Level
@@ -397,7 +397,9 @@ def unpacked_kernels(level: Level, factors: Factors, has_terms: bool = True) -> 
 @functools.cache
 def groups_kernel(level: Level, variant: Variant) -> Array:
     """The kernel that makes groups of rows int8, for such weights, in an array."""
-    name = int8_groups.kernel_name(variant.bits, dot_unpacked.begins_with_zeros(level, variant))
+    name = quantized_groups.kernel_name(
+        variant.bits, dot_unpacked.begins_with_zeros(level, variant)
+    )
     return np.array([llvm_kernel.addresses(level, "_quads")[name]])
 
 
@@ -405,7 +407,7 @@ def groups_kernel(level: Level, variant: Variant) -> Array:
 def halves_kernel(level: Level, variant: Variant) -> Array:
     """The kernel that makes blocks of rows int16, for such weights, in an array."""
     equal = variant.zeros is Zeros.EQUAL
-    name = int8_groups.HALVES_EQUAL if equal else int8_groups.HALVES
+    name = quantized_groups.HALVES_EQUAL if equal else quantized_groups.HALVES
     return np.array([llvm_kernel.addresses(level, "_blocks")[name]])
 
 

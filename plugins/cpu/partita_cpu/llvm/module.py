@@ -15,7 +15,7 @@ from partita_cpu.llvm import (
 )
 from partita_cpu.llvm.add_int8 import add_bytes
 from partita_cpu.llvm.attention import attend, attend_amx, attend_few
-from partita_cpu.llvm.copies import bf16_split, byte_table, int8_groups, strided_copy
+from partita_cpu.llvm.copies import bf16_split, byte_table, quantized_groups, strided_copy
 from partita_cpu.llvm.copies.flushed_rows import copy_flushed
 from partita_cpu.llvm.copies.transpose_block import NARROW_SIDE, SIDE, transpose
 from partita_cpu.llvm.function import Function
@@ -126,7 +126,7 @@ def functions(level: Level, part: str = "") -> list[Function]:
     if part == "_bf16_weights":
         return fp16_weights.bfloat16_functions(lanes, level.rows)
     if part == "_blocks":
-        made = dot_unpacked.pair_functions(level) + int8_groups.half_functions(level)
+        made = dot_unpacked.pair_functions(level) + quantized_groups.half_functions(level)
         return made + gate_tiles.functions() if level.tiles else made
     if part in _OF_BLOCKS:
         variant = _OF_BLOCKS[part]
@@ -135,7 +135,7 @@ def functions(level: Level, part: str = "") -> list[Function]:
         return made + unpack_blocks.functions(variant) if is_unpacked else made
     if part == "_quads":
         made = dot_unpacked.quad_functions(level)
-        return made + unpack_quads.functions() + int8_groups.functions() if made else made
+        return made + unpack_quads.functions() + quantized_groups.functions() if made else made
     if part == "_winograd":
         return winograd.functions(lanes)
     if part == "_winograd_halves":
@@ -348,14 +348,14 @@ def text(level: Level, part: str = "") -> str:
     if part in ("_f16", "_f16_narrow", "_bf16_weights"):
         return "\n".join([*parts, half_vectors.declarations(lanes), bf16_split.declarations(lanes)])
     if part == "_blocks" or part in _OF_BLOCKS:
-        parts += [dot_blocks.declarations(level), int8_groups.declarations()]
+        parts += [dot_blocks.declarations(level), quantized_groups.declarations()]
         if level.tiles:
             parts += [half_vectors.declarations(lanes), bf16_split.declarations(lanes)]
             parts.append(activations.declarations(lanes))
         return "\n".join(parts)
     if part == "_quads":
         return "\n".join(
-            [*parts, dot_unpacked.quad_declarations(level), int8_groups.declarations()]
+            [*parts, dot_unpacked.quad_declarations(level), quantized_groups.declarations()]
         )
     parts += [bf16_split.declarations(lanes), epilogue_int8.declarations(lanes)]
     parts += [activations.declarations(lanes), attend.declarations(lanes)]

@@ -24,7 +24,6 @@ from partita_cpu.gemm.tile_kernels import (
     unpacked_kernels,
 )
 from partita_cpu.jit import isa
-from partita_cpu.kernels.quantized_weights.group_rows import GroupSizes, quantize_groups
 from partita_cpu.kernels.quantized_weights.panels import pack_weights
 from partita_cpu.kernels.quantized_weights.row_products import (
     BlockArrays,
@@ -32,7 +31,8 @@ from partita_cpu.kernels.quantized_weights.row_products import (
     multiply_blocks,
     scratch_floats,
 )
-from partita_cpu.kernels.quantized_weights.row_quantization import (
+from partita_cpu.kernels.quantized_weights.rows_int8 import GroupSizes, quantize_groups
+from partita_cpu.kernels.quantized_weights.rows_int16 import (
     RowLayout,
     quantize_rows,
     row_bytes,

@@ -167,7 +167,7 @@ call_unpack_quads = calling(*[_I64] * 10, _F32)
 """Unpacks them as bytes; see `unpack_quads.PARAMETERS`."""
 
 call_groups = calling(*[_I64] * 7, returns=_I64)
-"""Makes groups of floats int8 or int16; see `int8_groups.PARAMETERS`. Returns an int64."""
+"""Makes groups of floats int8 or int16; see `quantized_groups.PARAMETERS`. Returns an int64."""
 
 call_unpack = calling(*[_I64] * 5, _F32, _I64)
 """Unpacks such weights; see `unpack_blocks.PARAMETERS`."""

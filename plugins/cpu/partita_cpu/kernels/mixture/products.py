@@ -48,7 +48,7 @@ from partita_cpu.kernels.quantized_weights.matmul_nbits import (
 )
 from partita_cpu.kernels.quantized_weights.panels import BlockSizes
 from partita_cpu.kernels.quantized_weights.row_products import BlockArrays, RowSizes
-from partita_cpu.kernels.quantized_weights.row_quantization import row_bytes
+from partita_cpu.kernels.quantized_weights.rows_int16 import row_bytes
 from partita_cpu.kernels.quantized_weights.split_rows import add_halves, with_rests
 from partita_cpu.kernels.quantized_weights.unpacked_products import (
     Unpacked,

@@ -7,8 +7,8 @@ dimension k of ``x @ w``), and the integers that stand for them levels.
 `matmul_nbits` and `gated_matmul` have the operators; `panels` packs weights. Three kernels multiply
 them, chosen by how many rows `x` has and by the instruction set:
 
-- few rows: `row_products`, on the packed weights, with rows in int16 (`row_quantization`);
+- few rows: `row_products`, on the packed weights, with rows in int16 (`rows_int16`);
 - many rows, vectors: `unpacked_products`, which unpacks a cache's worth of weights for many rows,
-  in int16 or in int8 (`group_rows`);
+  in int16 or in int8 (`rows_int8`);
 - many rows, AMX: `tile_products` and `gated_products`, which unpack weights to bfloat16.
 """

@@ -32,7 +32,6 @@ from partita_cpu.gemm.tile_kernels import (
 )
 from partita_cpu.kernels.half import float32_of, narrow
 from partita_cpu.kernels.operator_table import F32, HALVES, kernel, with_inputs
-from partita_cpu.kernels.quantized_weights.group_rows import GroupSizes, quantize_groups
 from partita_cpu.kernels.quantized_weights.panels import BlockSizes, Panels, packed, widened
 from partita_cpu.kernels.quantized_weights.row_products import (
     MOST_ROWS,
@@ -41,7 +40,8 @@ from partita_cpu.kernels.quantized_weights.row_products import (
     multiply_blocks,
     scratch_floats,
 )
-from partita_cpu.kernels.quantized_weights.row_quantization import (
+from partita_cpu.kernels.quantized_weights.rows_int8 import GroupSizes, quantize_groups
+from partita_cpu.kernels.quantized_weights.rows_int16 import (
     RowLayout,
     quantize_rows,
     row_bytes,

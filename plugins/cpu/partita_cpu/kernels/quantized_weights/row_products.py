@@ -1,7 +1,7 @@
 """Products of float32 rows with panels of block-quantized weights, for few rows.
 
 Where a level of instruction sets has kernels for it, rows are quantized to int16
-(`row_quantization`) and multiplied by `dot_blocks`. Elsewhere, and for rows that hold infinity or
+(`rows_int16`) and multiplied by `dot_blocks`. Elsewhere, and for rows that hold infinity or
 NaN, weights are dequantized to float32 block by block; `panels` says how they are packed.
 """
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from partita.lowering import Builder, Operand
 from partita_cpu.jit.loop_kernel import loop
-from partita_cpu.kernels.quantized_weights.row_quantization import row_factor, scale_of
+from partita_cpu.kernels.quantized_weights.rows_int16 import row_factor, scale_of
 from partita_cpu.llvm.levels import Level
 from partita_cpu.llvm.tiles.dot_blocks import scales_by_exponents
 from partita_cpu.scalar.instructions import round_even

@@ -17,7 +17,7 @@ Scales are an array of 16 for each block, and so are zero points where they diff
 where they are integers times a factor that `GROUP_TERMS` terms of a column share (`scale_levels`).
 
 Sums of a block are exact in int32: 256 terms of 16 bits times 8 bits. They are multiplied by the
-scales of row and column and added up in float32. `row_quantization` has the layout of rows, and
+scales of row and column and added up in float32. `rows_int16` has the layout of rows, and
 says how zero points are removed.
 """
 

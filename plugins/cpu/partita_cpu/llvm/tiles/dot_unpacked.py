@@ -7,7 +7,7 @@ were unpacked once into the first-level cache.
 Unpacked weights are 32-bit words, those of all columns side by side. A word holds
 
 - a pair: two neighbouring terms as int16, the integer zero point already subtracted; rows are int16
-  in the layout of `row_quantization`; or
+  in the layout of `rows_int16`; or
 - a quad: four levels as uint8; rows are int8 in the order of `quad_order`, the one in which shifts
   and masks find weights in packed words.
 

@@ -1,7 +1,7 @@
 """Symmetric quantization of float32 to int8 or int16, with one scale for each group of terms.
 
-The left side of products with block-quantized weights. For int8 see `group_rows` and `dot_unpacked`
-(which has the order of levels and says what units are); for int16 see `row_quantization` and
+The left side of products with block-quantized weights. For int8 see `rows_int8` and `dot_unpacked`
+(which has the order of levels and says what units are); for int16 see `rows_int16` and
 `dot_blocks`. A scale is the group's largest magnitude divided by 127 or 32767.
 
 Where `scales_by_exponents` is true, scales of int16 are ``factor * 2**e``: `factor`, from 1 to 2,

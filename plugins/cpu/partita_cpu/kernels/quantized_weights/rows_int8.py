@@ -1,13 +1,13 @@
 """Activation rows quantized to int8, with one scale for each group of terms.
 
-The 8-bit form of `row_quantization`, for products of many rows by `dot_unpacked`. A group is one or
+The 8-bit form of `rows_int16`, for products of many rows by `dot_unpacked`. A group is one or
 more units, and a unit is some terms that have one scale in the row and one in the weights::
 
     scale[g] = max(abs(x[k]) for k in group g) / 127
     level[k] = round(x[k] / scale[g])                    # int8, ties to even
 
 A quantized row is its levels (int8, in the order of `dot_unpacked.quad_order`), then per unit the
-scale and what removes the weights' zero points (as in `row_quantization`), then whether all terms
+scale and what removes the weights' zero points (as in `rows_int16`), then whether all terms
 are finite (int32).
 """
 
@@ -20,7 +20,7 @@ import numpy as np
 from partita_cpu.jit.intrinsics.address_array import floats_at, sizes_at
 from partita_cpu.jit.intrinsics.address_call import address, call_groups
 from partita_cpu.jit.loop_kernel import loop
-from partita_cpu.llvm.copies.int8_groups import STEP
+from partita_cpu.llvm.copies.quantized_groups import STEP
 
 
 class GroupSizes(NamedTuple):

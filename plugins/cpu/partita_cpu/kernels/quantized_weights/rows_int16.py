@@ -17,7 +17,7 @@ A quantized row is, in this order:
 - the row's factor (float32), used where `dot_blocks.scales_by_exponents` is true: there scales are
   ``factor * 2**e``, and `e` (as a float32) stands in place of the scale.
 
-The kernels of `int8_groups` quantize whole blocks; a last block in part is quantized here.
+The kernels of `quantized_groups` quantize whole blocks; a last block in part is quantized here.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import numpy as np
 from partita_cpu.jit.intrinsics.address_array import floats_at, shorts_at, sizes_at
 from partita_cpu.jit.intrinsics.address_call import address, call_groups
 from partita_cpu.jit.loop_kernel import loop
-from partita_cpu.llvm.copies.int8_groups import BIAS, LAST_HALF, LEVEL_POWER, MANTISSA
+from partita_cpu.llvm.copies.quantized_groups import BIAS, LAST_HALF, LEVEL_POWER, MANTISSA
 from partita_cpu.llvm.tiles.dot_blocks import STEP, Zeros
 from partita_cpu.scalar.instructions import bits, round_even
 
@@ -71,7 +71,7 @@ class RowLayout(NamedTuple):
 
 @loop(inline=True)
 def row_factor(blocks: Any) -> Any:
-    """The factor of a row, from 1 up to 2, computed from its whole blocks: see `int8_groups`."""
+    """The factor of a row, from 1 up to 2, computed from its whole blocks: see `quantized_groups`."""
     largest = np.int32(0)
     for i in range(blocks.size):
         largest = max(largest, np.int32(bits(blocks[i]) & 0x7FFFFFFF))
