@@ -395,8 +395,8 @@ def unpacked_kernels(level: Level, factors: Factors, has_terms: bool = True) -> 
 
 
 @functools.cache
-def groups_kernel(level: Level, variant: Variant) -> Array:
-    """The kernel that makes groups of rows int8, for such weights, in an array."""
+def int8_rows_kernel(level: Level, variant: Variant) -> Array:
+    """The kernel that quantizes rows to int8, for such weights, in an array."""
     name = quantized_groups.kernel_name(
         variant.bits, dot_unpacked.begins_with_zeros(level, variant)
     )
@@ -404,10 +404,10 @@ def groups_kernel(level: Level, variant: Variant) -> Array:
 
 
 @functools.cache
-def halves_kernel(level: Level, variant: Variant) -> Array:
-    """The kernel that makes blocks of rows int16, for such weights, in an array."""
+def int16_rows_kernel(level: Level, variant: Variant) -> Array:
+    """The kernel that quantizes rows to int16, for such weights, in an array."""
     equal = variant.zeros is Zeros.EQUAL
-    name = quantized_groups.HALVES_EQUAL if equal else quantized_groups.HALVES
+    name = quantized_groups.INT16_EQUAL if equal else quantized_groups.INT16
     return np.array([llvm_kernel.addresses(level, "_blocks")[name]])
 
 

@@ -126,7 +126,7 @@ def functions(level: Level, part: str = "") -> list[Function]:
     if part == "_bf16_weights":
         return fp16_weights.bfloat16_functions(lanes, level.rows)
     if part == "_blocks":
-        made = dot_unpacked.pair_functions(level) + quantized_groups.half_functions(level)
+        made = dot_unpacked.pair_functions(level) + quantized_groups.int16_functions(level)
         return made + gate_tiles.functions() if level.tiles else made
     if part in _OF_BLOCKS:
         variant = _OF_BLOCKS[part]

@@ -16,8 +16,8 @@ from partita_cpu.gemm.product_records import Epilogue
 from partita_cpu.gemm.tile_kernels import (
     Arithmetic,
     block_kernels,
-    groups_kernel,
-    halves_kernel,
+    int8_rows_kernel,
+    int16_rows_kernel,
     packed_lhs_kernels,
     quad_kernels,
     unpack_kernel,
@@ -180,7 +180,7 @@ def rounded_rows(problem, level, threads):
     quantized = guarded.array(np.full(sizes.rows * row_bytes(*sizes[1:4:2]), 255, np.uint8))
     exponents = int(scales_by_exponents(level))
     layout = RowLayout(sizes.rows, *sizes[1:4:2], sizes.zeros, sizes.zero, exponents)
-    kernel = halves_kernel(level, problem.variant)
+    kernel = int16_rows_kernel(level, problem.variant)
     for tid in range(threads):
         quantize_rows(x, quantized, kernel, layout, tid, threads)
     return x, quantized
@@ -222,7 +222,7 @@ def run_quads(problem, level, threads, shares, group, unit, depth=1):
     of_row = unpacked_row_bytes(sizes.terms, sizes.size, unpacked)
     quantized = guarded.array(np.full(sizes.rows * of_row, 255, np.uint8))
     rest = guarded.array(np.full(threads * group, np.nan, np.float32))
-    kernel = groups_kernel(level, variant)
+    kernel = int8_rows_kernel(level, variant)
     for tid in range(threads):
         layout = GroupSizes(sizes.terms, padded, group, unit, sizes.zero)
         quantize_groups(x, quantized, kernel, rest, layout, tid, threads)

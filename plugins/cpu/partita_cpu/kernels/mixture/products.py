@@ -49,7 +49,7 @@ from partita_cpu.kernels.quantized_weights.matmul_nbits import (
 from partita_cpu.kernels.quantized_weights.panels import BlockSizes
 from partita_cpu.kernels.quantized_weights.row_products import BlockArrays, RowSizes
 from partita_cpu.kernels.quantized_weights.rows_int16 import row_bytes
-from partita_cpu.kernels.quantized_weights.split_rows import add_halves, with_rests
+from partita_cpu.kernels.quantized_weights.split_rows import add_halves, with_rounding_errors
 from partita_cpu.kernels.quantized_weights.unpacked_products import (
     Unpacked,
     chunk_rows,
@@ -74,7 +74,7 @@ def product(b: Builder, x: Operand, found: Routes, weights: BlockWeights | Plain
         return y
     y = b.empty((found.rows, weights.sizes.columns), np.float32)
     if (level := exact_level(b)) is not None:
-        _emit_exactly(b, with_rests(b, level, x, weights.sizes.size), found, weights, y)
+        _emit_exactly(b, with_rounding_errors(b, level, x, weights.sizes.size), found, weights, y)
     else:
         _emit_blocks(b, x, found.starts, weights, y)
     return y
@@ -83,7 +83,7 @@ def product(b: Builder, x: Operand, found: Routes, weights: BlockWeights | Plain
 def _emit_exactly(
     b: Builder, both: Operand, found: Routes, weights: BlockWeights, y: Operand
 ) -> None:
-    """Multiplies rows and what 16 bits lose of them (`with_rests`), as rows of the same expert."""
+    """Multiplies rows and their errors in int16 (`with_rounding_errors`), rows of one expert."""
     sizes = weights.sizes
 
     def doubled() -> Operand:

@@ -23,8 +23,8 @@ from partita_cpu.gemm.tile_kernels import (
     Arithmetic,
     block_exec_type,
     block_kernels,
-    groups_kernel,
-    halves_kernel,
+    int8_rows_kernel,
+    int16_rows_kernel,
     packed_lhs_kernels,
     quad_kernels,
     unpack_kernel,
@@ -46,7 +46,7 @@ from partita_cpu.kernels.quantized_weights.rows_int16 import (
     quantize_rows,
     row_bytes,
 )
-from partita_cpu.kernels.quantized_weights.split_rows import add_halves, with_rests
+from partita_cpu.kernels.quantized_weights.split_rows import add_halves, with_rounding_errors
 from partita_cpu.kernels.quantized_weights.term_order import in_order
 from partita_cpu.kernels.quantized_weights.tile_products import (
     UnpackContext,
@@ -148,7 +148,7 @@ def matmul_nbits(b: Builder, node: Node, inputs: MatMulInputs) -> Operand:
     if y.size and not inputs.w.size:  # weights that a file leaves out are zeros
         b.call_numpy(_fill_rows, bias, y)
     elif y.size and (level := exact_level(b)) is not None:
-        _emit_exactly(b, with_rests(b, level, x, sizes.size), inputs, sizes, bias, y)
+        _emit_exactly(b, with_rounding_errors(b, level, x, sizes.size), inputs, sizes, bias, y)
     elif y.size:
         _emit(b, x, inputs, sizes, bias, y)
     return y if kind == np.float32 else narrow(b, y, kind)
@@ -184,7 +184,7 @@ def exact_level(b: Builder) -> Level | None:
 def _emit_exactly(
     b: Builder, both: Operand, inputs: MatMulInputs, sizes: BlockSizes, bias: Operand, y: Operand
 ) -> None:
-    """Multiplies rows and what 16 bits lose of them (`with_rests`), each as rows of their own.
+    """Multiplies rows and their errors in int16 (`with_rounding_errors`), each as a row.
 
     Args:
         b: The builder.
@@ -423,7 +423,7 @@ def quantized_rows(
         out = b.empty((rows * row_bytes(sizes.terms, sizes.size),), np.uint8)
         exponents = int(scales_by_exponents(level))
         layout = RowLayout(rows, sizes.terms, sizes.size, zeros, panels.zero, exponents)
-        kernel = b.constant(halves_kernel(level, panels.variant))
+        kernel = b.constant(int16_rows_kernel(level, panels.variant))
         b.call(quantize_rows, b.flat(x), out, kernel, layout, exec_type="reorder")
         return out
 
@@ -458,7 +458,7 @@ def grouped_rows(
     def quantize() -> Operand:
         of_row = unpacked_row_bytes(sizes.terms, sizes.size, unpacked)
         out = b.empty((math.prod(x.shape[:-1]) * of_row,), np.uint8)
-        kernel = b.constant(groups_kernel(policy.level, panels.variant))
+        kernel = b.constant(int8_rows_kernel(policy.level, panels.variant))
         floats = b.empty((policy.threads * group,), np.float32)
         layout = GroupSizes(sizes.terms, padded, group, unpacked.unit, panels.zero)
         b.call(quantize_groups, b.flat(x), out, kernel, floats, layout, exec_type="reorder")

@@ -71,7 +71,7 @@ class RowLayout(NamedTuple):
 
 @loop(inline=True)
 def row_factor(blocks: Any) -> Any:
-    """The factor of a row, from 1 up to 2, computed from its whole blocks: see `quantized_groups`."""
+    """The factor of a row, from 1 up to 2, by its whole blocks: see `quantized_groups`."""
     largest = np.int32(0)
     for i in range(blocks.size):
         largest = max(largest, np.int32(bits(blocks[i]) & 0x7FFFFFFF))
@@ -118,7 +118,7 @@ def quantize_rows(x: Any, out: Any, kernel: Any, layout: RowLayout, tid: int, nt
     Args:
         x: float32, flat.
         out: Bytes; `row_bytes` for each row.
-        kernel: `tile_kernels.halves_kernel`.
+        kernel: `tile_kernels.int16_rows_kernel`.
         layout: Of the rows.
         tid: This thread.
         nt: All threads.

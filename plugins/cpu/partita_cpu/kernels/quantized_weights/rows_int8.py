@@ -50,7 +50,7 @@ def quantize_groups(
     Args:
         x: float32, flat.
         out: Bytes; `unpacked_products.row_bytes` for each row.
-        kernel: `tile_kernels.groups_kernel`.
+        kernel: `tile_kernels.int8_rows_kernel`.
         floats: Scratch memory: `group` for each thread.
         sizes: Sizes of the rows.
         tid: This thread.

@@ -20,7 +20,7 @@ from partita_cpu.llvm.tiles.dot_blocks import scales_by_exponents
 from partita_cpu.scalar.instructions import round_even
 
 
-def with_rests(b: Builder, level: Level, x: Operand, size: int) -> Operand:
+def with_rounding_errors(b: Builder, level: Level, x: Operand, size: int) -> Operand:
     """Rows (..., terms), each followed by what int16 loses of it in blocks of `size` terms."""
 
     def split() -> Operand:

@@ -30,10 +30,10 @@ Returns 1, or 0 where a term is not finite: what is written then is undefined. T
 STEP = 16
 """Terms of one vector."""
 
-HALVES = "groups_halves"
+INT16 = "groups_int16"
 """The symbol of the kernel for int16."""
 
-HALVES_EQUAL = "groups_halves_equal"
+INT16_EQUAL = "groups_int16_equal"
 """The same for weights whose zero points are equal."""
 
 SMALLEST_BITS = 0x0DA24260
@@ -92,10 +92,10 @@ def functions() -> list[Function]:
     ]
 
 
-def half_functions(level: Level) -> list[Function]:
+def int16_functions(level: Level) -> list[Function]:
     """The kernels for int16."""
     levels = _Levels(16, 32767.0, exponents=scales_by_exponents(level))
-    return [_groups(HALVES, levels, False), _groups(HALVES_EQUAL, levels, True)]
+    return [_groups(INT16, levels, False), _groups(INT16_EQUAL, levels, True)]
 
 
 def _groups(name: str, levels: _Levels, equal: bool) -> Function:
