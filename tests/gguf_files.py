@@ -1,7 +1,8 @@
-"""Writes GGUF files for tests, and unpacks their blocks one element after the other in float64.
+"""Writes GGUF files for tests, and unpacks their blocks in float64, byte by byte of a block.
 
 The formulas are those of ``ggml-quants.c`` of https://github.com/ggml-org/ggml, written down once
-more, element by element, to judge the vectorised ones of the reader.
+more, element by element, to judge the vectorised ones of the reader. Each is computed for all
+blocks of a tensor at once: their ``data`` holds, for each byte of a block, that of all blocks.
 """
 
 from __future__ import annotations
@@ -57,10 +58,9 @@ class Stored:
             return (
                 np.frombuffer(self.data, _PLAIN[self.type]).astype(np.float64).reshape(self.shape)
             )
-        size = BYTES[self.type]
-        unpack = globals()[f"_unpack_{self.type.lower()}"]
-        blocks = [unpack(self.data[at : at + size]) for at in range(0, len(self.data), size)]
-        return np.array(blocks, np.float64).reshape(self.shape)
+        blocks = np.frombuffer(self.data, np.uint8).reshape(-1, BYTES[self.type])
+        numbers = globals()[f"_unpack_{self.type.lower()}"](blocks.T.astype(np.int64))
+        return np.array(numbers, np.float64).T.reshape(self.shape)
 
 
 _PLAIN = {"F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
@@ -78,36 +78,42 @@ def random_tensor(rng, kind, shape, spread=None):
     if kind in _PLAIN:
         return stored(kind, rng.normal(0, spread, shape))
     count = int(np.prod(shape)) // ELEMENTS.get(kind, 32)
-    blocks = [_random_block(rng, kind, spread) for _ in range(count)]
-    return Stored(kind, tuple(shape), b"".join(blocks))
+    parts = _random_blocks(rng, kind, spread * rng.uniform(0.5, 1.5, count))
+    return Stored(kind, tuple(shape), np.concatenate(parts, axis=1).tobytes())
 
 
-def _random_block(rng, kind, spread):
-    half = lambda number: np.float16(number).tobytes()  # noqa: E731
-    body = rng.bytes
-    step = spread * rng.uniform(0.5, 1.5)
+def _random_blocks(rng, kind, step):
+    """Parts of blocks, bytes of each in a row; values of a block are so many steps apart."""
+    half = lambda numbers: numbers.astype(np.float16)[:, None].view(np.uint8)  # noqa: E731
+    body = lambda size: rng.integers(0, 256, (len(step), size), np.uint8)  # noqa: E731
     match kind:
         case "Q4_0":
-            return half(step / 4) + body(16)
+            return half(step / 4), body(16)
         case "Q4_1":
-            return half(step / 4) + half(-step / 4 * rng.uniform(6, 9)) + body(16)
+            return half(step / 4), half(-step / 4 * rng.uniform(6, 9, len(step))), body(16)
         case "Q5_0":
-            return half(step / 8) + body(20)
+            return half(step / 8), body(20)
         case "Q5_1":
-            return half(step / 8) + half(-step / 8 * rng.uniform(14, 17)) + body(20)
+            return half(step / 8), half(-step / 8 * rng.uniform(14, 17, len(step))), body(20)
         case "Q8_0":
-            return half(step / 64) + body(32)
+            return half(step / 64), body(32)
         case "Q4_K":
-            return half(step / 128) + half(step / 16) + body(12) + body(128)
+            return half(step / 128), half(step / 16), body(140)
         case "Q5_K":
-            return half(step / 256) + half(step / 16) + body(12) + body(160)
+            return half(step / 256), half(step / 16), body(172)
         case "Q6_K":
-            return body(192) + rng.integers(-64, 64, 16, np.int8).tobytes() + half(step / 512)
+            scales = rng.integers(-64, 64, (len(step), 16), np.int8)
+            return body(192), scales.view(np.uint8), half(step / 512)
     raise AssertionError(kind)
 
 
 def _half(data, at):
-    return float(np.frombuffer(data, np.float16, 1, at)[0])
+    """Two bytes as a number."""
+    return (data[at] | data[at + 1] << 8).astype(np.uint16).view(np.float16).astype(np.float64)
+
+
+def _signed(byte):
+    return (byte ^ 128) - 128
 
 
 def _four_bits(data, at):
@@ -116,7 +122,7 @@ def _four_bits(data, at):
 
 
 def _five_bits(data, at):
-    (high,) = struct.unpack_from("<I", data, at)
+    high = data[at] | data[at + 1] << 8 | data[at + 2] << 16 | data[at + 3] << 24
     return [q | (high >> i & 1) << 4 for i, q in enumerate(_four_bits(data, at + 4))]
 
 
@@ -137,7 +143,7 @@ def _unpack_q5_1(data):
 
 
 def _unpack_q8_0(data):
-    return [_half(data, 0) * q for q in np.frombuffer(data, np.int8, 32, 2).tolist()]
+    return [_half(data, 0) * _signed(q) for q in data[2:34]]
 
 
 def _scale_and_offset(packed, group):
@@ -171,7 +177,7 @@ def _unpack_q5_k(data):
 
 
 def _unpack_q6_k(data):
-    scales, d = np.frombuffer(data, np.int8, 16, 192).tolist(), _half(data, 208)
+    scales, d = _signed(data[192:208]), _half(data, 208)
     numbers = []
     for i in range(256):
         part, within = divmod(i, 128)
