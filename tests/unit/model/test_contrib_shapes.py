@@ -174,3 +174,87 @@ def test_axes_are_taken_away_in_any_order(axes, opset):
     nodes = [("Squeeze", "", ["x"], ["y"], {"axes": axes})]
     due = np.zeros((1, 1, 3, 1)).squeeze(tuple(axes)).shape
     assert shapes_of(nodes, [("x", F32, [1, 1, 3, 1])], ["y"], opset=opset) == [("float32", due)]
+
+
+BYTES, MATRIX = ("x", TensorProto.UINT8, [2, 3, 8]), np.ones((8, 5), np.float32)
+IMAGE = ("x", TensorProto.UINT8, [1, 3, 8, 9])
+GRID = [("s", np.array(0.1, np.float32)), ("z", np.array(3, np.uint8))]
+OPTIMIZED = [
+    ("FusedMatMul", ["x", "w"], [("x", F32, [2, 3, 8])], [("w", MATRIX)], {"alpha": 0.5}),
+    ("FusedConv", ["x", "w"], [("x", F32, [2, 3, 8])], [("w", np.ones((4, 3, 3), np.float32))], {}),
+    (
+        *("FusedGemm", ["x", "w", "c"], [("x", F32, [4, 8])]),
+        *([("w", MATRIX.T.copy()), ("c", MATRIX[0])], {"transB": 1, "activation": "Relu"}),
+    ),
+    ("QLinearAdd", ["x", "s", "z", "t", "s", "z", "s", "z"], [BYTES], [("t", MATRIX[:, 0])], {}),
+    ("QLinearMul", ["t", "s", "z", "x", "s", "z", "s", "z"], [BYTES], [("t", MATRIX[:, 0])], {}),
+    ("QLinearSigmoid", ["x", "s", "z", "s", "z"], [BYTES], [], {}),
+    ("QLinearLeakyRelu", ["x", "s", "z", "s", "z"], [BYTES], [], {}),
+    ("QLinearSoftmax", ["x", "s", "z", "s", "z"], [BYTES], [], {"opset": 13, "axis": -1}),
+    ("QLinearConcat", ["s", "z", *["x", "s", "z"] * 2], [BYTES], [], {"axis": 1}),
+    (
+        *(
+            "QLinearAveragePool",
+            ["x", "s", "z", "s", "z"],
+            [IMAGE],
+        ),
+        *([], {"kernel_shape": [2, 3], "strides": [2, 1], "pads": [1, 0, 0, 1]}),
+    ),
+    (
+        *("QLinearGlobalAveragePool", ["x", "s", "z", "s", "z"]),
+        *([IMAGE], [], {"channels_last": 0}),
+    ),
+    ("DynamicQuantizeMatMul", ["x", "t", "s"], [("x", F32, [2, 3, 8])], [("t", MATRIX)], {}),
+    ("MatMulIntegerToFloat", ["x", "t", "s", "s", "z"], [BYTES], [("t", MATRIX)], {}),
+    ("QuantizeLinear", ["x", "s", "z"], [("x", F32, [2, 3, 8])], [], {}),
+    ("DequantizeLinear", ["x", "s", "z"], [BYTES], [], {}),
+    (
+        *("EmbedLayerNormalization", ["x", "", "t", "t", "", "g", "g"], [("x", I32, [2, 5])]),
+        *([("t", np.ones((9, 8), np.float32)), ("g", np.ones(8, np.float32))], {}),
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("op_type", "reads", "inputs", "weights", "attributes"),
+    OPTIMIZED,
+    ids=lambda one: str(one)[:20],
+)
+def test_types_and_shapes_are_those_that_onnxruntime_computes(
+    op_type, reads, inputs, weights, attributes
+):
+    """Of what its optimizer makes of a model; its files say nothing of such results."""
+    quantized = op_type.startswith("QLinear") or "MatMulInteger" in op_type
+    levels = np.uint8 if quantized else np.int8 if op_type.startswith("Dynamic") else None
+    weights = [*GRID, *((n, w.astype(levels) if n == "t" and levels else w) for n, w in weights)]
+    made = ["y", "mask"] if op_type.startswith("Embed") else ["y"]
+    graph = helper.make_graph(
+        [helper.make_node(op_type, reads, made, domain=MICROSOFT, **attributes)],
+        "alone",
+        [helper.make_tensor_value_info(*one) for one in inputs],
+        [helper.make_empty_tensor_value_info("y")],
+        [numpy_helper.from_array(array, name) for name, array in weights],
+    )
+    imports = [helper.make_opsetid("", 21), helper.make_opsetid(MICROSOFT, 1)]
+    proto = helper.make_model(graph, opset_imports=imports, ir_version=10)
+    feeds = {
+        name: np.ones(shape, helper.tensor_dtype_to_np_dtype(kind)) for name, kind, shape in inputs
+    }
+    (due,) = onnxruntime_results(proto, feeds)
+    found = shapes_of([(op_type, MICROSOFT, reads, ["y"], attributes)], inputs, ["y"], weights)
+    assert found == [(due.dtype.name, due.shape)]
+
+
+@pytest.mark.parametrize(
+    ("op_type", "attributes"),
+    [
+        *(("FusedMatMul", {name: 1}) for name in ("transA", "transB", "transBatchA")),
+        *(("FusedConv", {"auto_pad": "VALID"}), ("MultiHeadAttention", {"num_heads": 2})),
+        *(("QLinearAveragePool", {"ceil_mode": 1}), ("Attention", {"num_heads": 2})),
+    ],
+)
+def test_a_type_is_known_where_sizes_are_not(op_type, attributes):
+    others = 4 if op_type.startswith("QLinear") else 1
+    nodes = [(op_type, MICROSOFT, ["x", *["w"] * others], ["y"], attributes)]
+    inputs = [("x", F32, [2, 8, 8]), ("w", F32, [8, 8])]
+    assert shapes_of(nodes, inputs, ["y"]) == [("float32", None)]

@@ -11,6 +11,7 @@ import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from partita.model.inference.optimizer_shapes import OPTIMIZER_STAND_INS, name_at
 from partita.model.port import Dim, value_shape
 from partita.model.value_uses import attributes
 from partita.shapes.cache_length import may_grow
@@ -47,6 +48,7 @@ _MOST = (1 << 31) - 1
 _LIKE_FIRST = frozenset(
     {
         *("BiasGelu", "FastGelu", "Gelu", "QuickGelu", "RotaryEmbedding", "MoE", "QMoE"),
+        *("QLinearLeakyRelu", "QLinearSigmoid", "QLinearSoftmax"),
         *("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"),
     }
 )
@@ -234,7 +236,7 @@ def _like_first(_writer: ModelWriter, graph: onnx.GraphProto, node: ir.Node) -> 
 
 def _typed_by_scale(_writer: ModelWriter, graph: onnx.GraphProto, node: ir.Node) -> None:
     """The first input in the type of the second; CastLike begins with opset 15."""
-    given, scale, made = _name(node.inputs, 0), _name(node.inputs, 1), _name(node.outputs, 0)
+    given, scale, made = name_at(node.inputs, 0), name_at(node.inputs, 1), name_at(node.outputs, 0)
     if not given or not scale or not made:
         return
     element_type = None if node.inputs[1] is None else node.inputs[1].dtype
@@ -308,7 +310,7 @@ def _gaps_filled(node: ir.Node) -> list[int]:
 
 def _same(graph: onnx.GraphProto, node: ir.Node, source: int, result: int) -> None:
     """Says that a result is of the type and shape of an input, if both are there."""
-    given, made = _name(node.inputs, source), _name(node.outputs, result)
+    given, made = name_at(node.inputs, source), name_at(node.outputs, result)
     if given and made:
         graph.node.add(op_type="Identity", input=[given], output=[made])
 
@@ -317,7 +319,7 @@ def _widened(
     writer: ModelWriter, graph: onnx.GraphProto, node: ir.Node, source: int, width: int
 ) -> None:
     """Says that the first result is an input with another last dimension."""
-    given, made = _name(node.inputs, source), _name(node.outputs, 0)
+    given, made = name_at(node.inputs, source), name_at(node.outputs, 0)
     if given and made and width > 0:
         matrix = writer.source(made, FLOAT, (None, width))
         graph.node.add(op_type="MatMul", input=[given, matrix], output=[made])
@@ -332,7 +334,7 @@ def _group_query_attention(writer: ModelWriter, graph: onnx.GraphProto, node: ir
     size, packed = _dimension(node, 3, 3), _dimension(node, 0, 2)
     if _integer(node, "kv_cache_bit_width", 0):  # rows of the cache are more than a head
         size = None if packed is None else packed // max(heads + 2 * kv_heads, 1)
-    if _name(node.inputs, 1):
+    if name_at(node.inputs, 1):
         _same(graph, node, 0, 0)
     elif size is not None:
         _widened(writer, graph, node, 0, heads * size)
@@ -351,7 +353,7 @@ def _of_open_length(
     writer: ModelWriter, graph: onnx.GraphProto, node: ir.Node, past: int, present: int
 ) -> None:
     """Says that a cache is as another one but for its length."""
-    given, made = _name(node.inputs, past), _name(node.outputs, present)
+    given, made = name_at(node.inputs, past), name_at(node.outputs, present)
     if given and made:
         condition = writer.source(made, BOOL, (None,))
         graph.node.add(op_type="Compress", input=[given, condition], output=[made])
@@ -372,7 +374,7 @@ def _mat_mul_n_bits(writer: ModelWriter, graph: onnx.GraphProto, node: ir.Node) 
 def _gather_block_quantized(writer: ModelWriter, graph: onnx.GraphProto, node: ir.Node) -> None:
     """Rows of the weights, unpacked, in the type of the scales."""
     weights, scales = node.inputs[0], node.inputs[2]
-    made = _name(node.outputs, 0)
+    made = name_at(node.outputs, 0)
     if weights is None or scales is None or weights.shape is None or scales.dtype is None:
         return
     sizes = [size for size in weights.shape if isinstance(size, int)]
@@ -385,11 +387,12 @@ def _gather_block_quantized(writer: ModelWriter, graph: onnx.GraphProto, node: i
     if packed:
         sizes[-1] = sizes[-1] * (8 // bits)
     table = writer.source(made, scales.dtype.value, sizes)
-    gather = graph.node.add(op_type="Gather", input=[table, _name(node.inputs, 1)], output=[made])
+    gather = graph.node.add(op_type="Gather", input=[table, name_at(node.inputs, 1)], output=[made])
     gather.attribute.add(name="axis", type=2, i=_integer(node, "gather_axis", 0, -1))
 
 
 _STAND_INS: dict[str, _StandIn] = {
+    **OPTIMIZER_STAND_INS,
     **dict.fromkeys(_LIKE_FIRST, _like_first),
     "GroupQueryAttention": _group_query_attention,
     "MatMulNBits": _mat_mul_n_bits,
@@ -410,12 +413,6 @@ _OF_ONNX: dict[str, _StandIn] = {
 }
 """What ONNX's inference gets wrong or says nothing of (onnx 1.23), and what onnxruntime has under
 ONNX's domain."""
-
-
-def _name(values: Sequence[ir.Value | None], place: int) -> str:
-    """Of an input or result; empty if it is left out."""
-    value = values[place] if place < len(values) else None
-    return "" if value is None else str(value.name or "")
 
 
 def _integer(node: ir.Node, name: str, default: int, least: int = 0) -> int:
