@@ -258,3 +258,9 @@ def test_a_type_is_known_where_sizes_are_not(op_type, attributes):
     nodes = [(op_type, MICROSOFT, ["x", *["w"] * others], ["y"], attributes)]
     inputs = [("x", F32, [2, 8, 8]), ("w", F32, [8, 8])]
     assert shapes_of(nodes, inputs, ["y"]) == [("float32", None)]
+
+
+@pytest.mark.parametrize("opset", [7, 9, 10])
+def test_onnxruntime_has_thresholds_before_onnx(opset):
+    nodes = [("ThresholdedRelu", "", ["x"], ["y"], {"alpha": 0.5})]
+    assert shapes_of(nodes, [("x", F32, [2, 3])], ["y"], opset=opset) == [("float32", (2, 3))]

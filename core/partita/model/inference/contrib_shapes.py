@@ -410,6 +410,7 @@ _OF_ONNX: dict[str, _StandIn] = {
     "SimplifiedLayerNormalization": _typed_by_scale,
     "Squeeze": _sorted_axes,
     "STFT": _one_sided,
+    "ThresholdedRelu": _like_first,
 }
 """What ONNX's inference gets wrong or says nothing of (onnx 1.23), and what onnxruntime has under
 ONNX's domain."""
