@@ -290,12 +290,26 @@ def _check_header(proto: onnx.ModelProto, origin: str) -> None:
                 f"{origin}: '{value.name}' is made of maps, which are not supported but for what "
                 "ZipMap returns; let the model take or give a tensor."
             )
+    names: set[str] = set()
+    for tensor in proto.graph.initializer:
+        if tensor.name in names:
+            raise ModelFormatError(
+                f"{origin} has two initializers '{tensor.name}', and nothing says which one "
+                "counts; export it again."
+            )
+        names.add(tensor.name)
     newest = onnx.defs.onnx_opset_version()
     versions = [entry.version for entry in proto.opset_import if entry.domain in ("", "ai.onnx")]
     if not versions and any(node.domain in ("", "ai.onnx") for node in proto.graph.node):
         if proto.ir_version >= 3:
             raise ModelFormatError(f"{origin} names no opset version for the ONNX operators.")
         versions = [1]
+    if len(set(versions)) > 1:
+        named = " and ".join(map(str, versions))
+        raise ModelFormatError(
+            f"{origin} names opsets {named} for the ONNX operators, and nothing says which one "
+            "counts; export it again."
+        )
     for version in versions:
         if not 1 <= version <= newest:
             raise ModelFormatError(

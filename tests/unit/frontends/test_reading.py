@@ -296,6 +296,22 @@ def test_wiring_that_cannot_be(nodes, outputs, said):
     refused(model_of([node(*n) for n in nodes], ["x"], outputs, [weight("w", X)]), said)
 
 
+def test_initializers_that_cannot_be():
+    weights = [weight("w", X), weight("w", X)]
+    proto = model_of([node("Add", ["x", "w"], "y")], ["x"], ["y"], weights)
+    refused(proto, "has two initializers 'w', and nothing says which one counts")
+
+
+@pytest.mark.parametrize("domain", ["", "ai.onnx"])
+def test_opsets_that_cannot_be(domain):
+    proto = model_of([node("Neg", ["x"], "y")], ["x"], ["y"])
+    version = proto.opset_import[0].version
+    proto.opset_import.add(domain=domain, version=version)
+    assert read_model(proto).outputs[0].name == "y"
+    proto.opset_import[-1].version = 7
+    refused(proto, f"names opsets {version} and 7 for the ONNX operators")
+
+
 def test_inputs_that_cannot_be():
     refused(model_of([node("Neg", ["x"], "y")], ["x", "x"], ["y"]), "lists input 'x' twice")
     refused(model_of([node("Neg", ["x"], "y")], ["x", ""], ["y"]), "input 1 has no name")
@@ -627,7 +643,7 @@ def test_external_weights_of_a_relative_path(external, monkeypatch):
             ModelFormatError,
         ),
         ({"location": None}, "points to '', which is outside", ModelFormatError),
-        ({"location": "."}, "which does not exist", ModelNotFoundError),
+        ({"location": "."}, "which is a folder, pipe or device", ModelNotFoundError),
         ({"location": "nul\0.bin"}, "broken external-data entry", ModelFormatError),
         ({"location": "absent.bin"}, "absent.bin', which does not exist", ModelNotFoundError),
         ({"location": "x/../w.bin"}, "x/../w.bin', which does not exist", ModelNotFoundError),

@@ -320,7 +320,8 @@ def _check_file(tensor: onnx.TensorProto, nbytes: int, path: Path | None, where:
         )
     named = path.parent / location
     if not named.is_file():  # target may be one where a folder in between is missing
-        raise ModelNotFoundError(f"{where} is kept in '{named}', which does not exist.")
+        what = "is a folder, pipe or device" if named.exists() else "does not exist"
+        raise ModelNotFoundError(f"{where} is kept in '{named}', which {what}.")
     if length != nbytes:
         raise ModelFormatError(
             f"{where} names {length} bytes of '{target}'; its shape {list(tensor.dims)} and type "
