@@ -1,4 +1,4 @@
-"""What a compiled function depends on: its code, and that of everything it names."""
+"""Hashes of compiled functions: their code, and that of everything they name."""
 
 from __future__ import annotations
 

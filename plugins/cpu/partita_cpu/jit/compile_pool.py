@@ -1,4 +1,4 @@
-"""Processes that compile what is not on disk yet, side by side, for this one to load.
+"""A pool of processes that compile kernels which are not on disk yet, for this process to load.
 
 They know this process's code and nothing else of it: they are fresh interpreters that import this
 package, not copies of this process, and do not run its main module. Where they cannot be started,

@@ -1,7 +1,7 @@
-"""numba, which is imported when a kernel is compiled and not before.
+"""A deferred import of numba, for when a kernel has to be compiled.
 
-A process whose kernels are all on disk never imports numba nor LLVM, which take 60 MB and most of
-a second. So nothing at the top of a kernel module may need them: :func:`register_jitable`,
+A process whose kernels are all on disk never imports numba nor LLVM, which take 60 MB and most of a
+second. So nothing at the top of a kernel module may need them: :func:`register_jitable`,
 :func:`overload` and :func:`intrinsic` do what numba's functions of these names do as soon as
 :func:`compiler` brings numba in; functions are wrapped by :func:`partita_cpu.jit.kernel.jit`.
 """

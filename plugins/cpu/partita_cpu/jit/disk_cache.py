@@ -1,4 +1,4 @@
-"""Machine code on disk: files found by what they were made from, safe among processes."""
+"""The disk cache of machine code: files named by a hash of their origin, safe among processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compiled numba kernels: how to call them from machine code and from Python, without numba.
+"""Dispatch of compiled numba kernels, from machine code and from Python, without importing numba.
 
 A kernel is compiled once per machine for each kind of arguments; what is kept on disk is all that
 later processes need. Where there is no image of it (it returns something, takes what is no array

@@ -1,4 +1,4 @@
-"""The one door from Python into machine code: a C function that lets go of the GIL and calls."""
+"""The one call from Python into machine code: a C function that releases the GIL."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Which level of instruction sets kernels may use: what the machine has, capped by PARTITA_CPU_ISA.
+"""Detection of the instruction set level that kernels may use, capped by PARTITA_CPU_ISA.
 
 LLVM ends the whole process when it is asked for an instruction that the target lacks, and a
-processor with AMX faults unless the system has granted the use of its tiles. So nothing is ever
-run of a level that was not found here.
+processor with AMX faults unless the system has granted the use of its tiles. So nothing is ever run
+of a level that was not found here.
 """
 
 from __future__ import annotations

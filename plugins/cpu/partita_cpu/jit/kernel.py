@@ -1,4 +1,4 @@
-"""The one way in which numba kernels are defined: functions wrapped by :func:`jit`."""
+"""The decorator :func:`jit`, by which numba kernels are defined."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a kernel is before it is compiled, and the kinds of arguments it is compiled for."""
+"""Kernel definitions: a function before it is compiled, and the kinds of its arguments."""
 
 from __future__ import annotations
 

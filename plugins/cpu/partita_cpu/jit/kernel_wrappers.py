@@ -1,4 +1,4 @@
-"""Kernels behind others: one compiled form per element size, and errors that people can read."""
+"""Wrappers of kernels: one compiled form per element size, and readable errors."""
 
 from __future__ import annotations
 

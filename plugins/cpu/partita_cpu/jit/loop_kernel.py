@@ -1,4 +1,4 @@
-"""Compiles kernels that allocate nothing, and so need no reference counts."""
+"""The decorator :func:`loop`, for kernels that allocate nothing and need no reference counts."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""One way to call every numba kernel from machine code: by two addresses and a share.
+"""Trampolines: a uniform calling convention for all numba kernels, from slots, share and shares.
 
-A compiled numba function takes each array as a row of numbers. A trampoline reads them from a list
-of eight-byte slots and calls the function, whose address is in the first slot. It depends on the
-kinds of the arguments only, so few are needed.
+A compiled numba function takes each array as seven words or more. A trampoline reads them from a
+list of eight-byte slots and calls the function, whose address is in the first slot; see
+`runtime.call_layout`. It depends on the kinds of the arguments only, so few are needed.
 """
 
 from __future__ import annotations

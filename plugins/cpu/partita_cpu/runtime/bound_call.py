@@ -1,4 +1,4 @@
-"""Runs on tensors that stay the same: calls with everything bound."""
+"""Bound calls: runs on tensors that stay the same, with all addresses written beforehand."""
 
 from __future__ import annotations
 

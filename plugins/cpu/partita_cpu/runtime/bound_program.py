@@ -1,4 +1,4 @@
-"""A program bound to memory: arrays in place of operands, ready to be walked."""
+"""A program bound to one request's memory: operands become arrays, steps become calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,14 @@
-"""Where the arguments of a program's calls lie: found out once for all programs of a class."""
+"""The layout of a program's call arguments, computed once for all programs of a class of shapes.
+
+The arguments of all calls are int64 words, the slots, one call behind another::
+
+    slots of a call:     | function | argument | argument | ...
+    an int or float:     | the number, or its bits |
+    an array, 1-D:       | 0 | 0 | size | item size | address | shape[0] | stride[0] |
+
+Numbers and addresses in the arena come from the program; a run writes only the addresses of its
+inputs and outputs.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +30,12 @@ Place = tuple[int, int]
 
 
 class CallLayout:
-    """The table that a pool of threads calls a program's steps by; others differ in numbers alone.
+    """The places of all call arguments in the slots; programs of a class differ in values alone.
 
     Args:
         program: The program. If it has symbolic sizes, the layout is that of every program with
             numbers in their places.
-        walks: Whether a thread pool calls what is compiled; else Python calls all.
+        walks: Whether a thread pool makes calls of compiled kernels; else Python makes all calls.
 
     Attributes:
         taken: For each step whether a thread pool calls it.

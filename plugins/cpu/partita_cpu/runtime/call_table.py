@@ -1,4 +1,9 @@
-"""A bound program as a table of calls that a thread pool walks; what Python must call stays so."""
+"""The call table of a bound program: one row per step, which a thread pool walks.
+
+A row has the trampoline's address, the address of the step's slots (`call_layout`), the number of
+threads that share it, and what to clear before. Steps that only Python can call split the table
+into parts.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""On a machine's first day: what a model will need is compiled while it is still looked at.
+"""Orders the compilation of kernels that a model will need, while its graph is still processed.
 
-What is told here is a guess by operators, made before shapes are known; kernels that it misses are
-compiled when the program is there, and those that it has too many serve the next model.
+For a machine's first day, when no kernel is on disk.
 """
 
 from __future__ import annotations

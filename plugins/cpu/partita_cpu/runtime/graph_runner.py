@@ -1,4 +1,4 @@
-"""Runs one graph for one request: the program of the present shapes, bound to its memory."""
+"""Runs one graph for one request: picks the program for the present shapes, bound to memory."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _FEW_SURPRISES = 4
 
 
 class Cancellation:
-    """Whether a request's run is to end early.
+    """A flag that asks a request's run to end early.
 
-    A flag, and no ``threading.Event``: Ctrl-C inside of that leaves its lock locked.
+    No ``threading.Event``: Ctrl-C inside of that leaves its lock locked.
 
     Attributes:
-        is_wanted: Whether it is.
+        is_wanted: Whether the run is to end.
     """
 
     __slots__ = ("is_wanted",)

@@ -1,4 +1,4 @@
-"""Kernels made ready before they are called: loaded, or compiled on a machine's first day."""
+"""Loads the kernels of a program before it runs, or compiles them if they are not on disk."""
 
 from __future__ import annotations
 

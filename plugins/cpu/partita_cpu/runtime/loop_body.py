@@ -1,4 +1,4 @@
-"""A body as loops call it: bound once to the arrays that each iteration has anew."""
+"""The body of a loop, bound once to arrays that each iteration rewrites."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrays that outputs go to: which of them steps can write to, and how others get theirs."""
+"""Output arrays: which ones steps can write to directly, and copies to the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the tensors of a program lie while it runs: one arena, and what its outputs are made in."""
+"""The memory of a program while it runs: an arena for intermediate tensors, buffers for outputs."""
 
 from __future__ import annotations
 

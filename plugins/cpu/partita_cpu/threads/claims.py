@@ -1,4 +1,4 @@
-"""Pieces of a step that threads take one after another, so that who is slower computes fewer.
+"""Work stealing: threads claim pieces of a step, so that a slower thread computes fewer.
 
 Processors are not alike: of two threads of one core the one beside a busy neighbour has half the
 speed, and in a virtual machine the neighbour may be another guest's. With one equal share for each
@@ -8,8 +8,7 @@ which least has been taken. What is in a piece does not depend on who takes it.
 
 A share's word counts the pieces taken from both ends, so that one atomic operation takes some. It
 has a cache line of its own: nobody but its owner writes there while there is work for all. The
-thread pool clears the words before a step; see `cleared` in
-:class:`partita.lowering.program.Step`.
+thread pool clears the words before a step; see `cleared` in :class:`partita.lowering.program.Step`.
 """
 
 from __future__ import annotations

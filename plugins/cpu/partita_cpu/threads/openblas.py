@@ -1,8 +1,4 @@
-"""Numpy's matrix products (OpenBLAS): how many threads they use, and that none runs during a fork.
-
-OpenBLAS holds locks while it computes. A child that is forked meanwhile inherits them locked, and
-its first product waits for ever. So a fork waits until no product runs.
-"""
+"""Control of OpenBLAS: the number of its threads, and none of its calls during a fork."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small team of threads that computes shares of one step."""
+"""A small team of threads that share a single step."""
 
 from __future__ import annotations
 
