@@ -20,7 +20,7 @@ from partita_cpu.jit.record_arguments import KernelArray
 from partita_cpu.llvm.images.depthwise_rows import MOST_PIXELS
 from partita_cpu.llvm.levels import Level
 from partita_cpu.machine_model import MachineModel
-from partita_cpu.nhwc.window import ChannelSlice
+from partita_cpu.nhwc.channel_slice import ChannelSlice
 
 RING_SHARE = 1 / 4
 """Of the second-level cache, for a ring: rows of the image and of the result run through it too."""

@@ -19,7 +19,7 @@ from partita_cpu.jit.intrinsics.address_call import (
 )
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
-from partita_cpu.nhwc.window import ChannelSlice
+from partita_cpu.nhwc.channel_slice import ChannelSlice
 from partita_cpu.scalar.activations import activate_floats
 
 LANES = 16

@@ -1,4 +1,4 @@
-"""Loops over pixels of images with channels last: sums, products, gates, nearest pixels."""
+"""Loops over pixels of images with channels last: sums, products, gates, scaling, nearest ones."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import NamedTuple
 import numpy as np
 
 from partita.lowering import Array
+from partita_cpu.gemm.product_records import InputScaling
 from partita_cpu.jit.intrinsics.address_call import address, call_combine, call_narrow, call_scale
 from partita_cpu.jit.loop_kernel import loop
-from partita_cpu.nhwc.window import ChannelSlice
+from partita_cpu.nhwc.channel_slice import ChannelSlice
+from partita_cpu.scalar.activations import ActivationFields, activate_floats
 
 
 class SecondImage(NamedTuple):
@@ -141,3 +143,38 @@ def take_pixels(
             at = source + unit * across[column] * channels.x_pitch
             call_narrow(kernel[0], (at, count, to, 0, count))
             to += unit * channels.y_pitch
+
+
+@loop
+def scale_and_shift(
+    x: Array,
+    scaling: InputScaling,
+    y: Array,
+    kernel: Array,
+    channels: ChannelSlice,
+    activation: ActivationFields,
+    tid: int,
+    nt: int,
+) -> None:
+    """``y = activation(min(max(x * factor + shift, low), high))`` per channel; channels last.
+
+    Args:
+        x: Input (pixels, at least channels), flat; bfloat16 as uint16, and then y as well.
+        scaling: Factors, summands and bounds.
+        y: Output (pixels, y_pitch), flat.
+        kernel: The conversion that scales.
+        channels: Which ones are read and written.
+        activation: What bounds do not express; float32 only.
+        tid: This thread.
+        nt: All threads; they share the pixels.
+    """
+    factor, shift, y_pitch = address(scaling.factor), address(scaling.shift), channels.y_pitch
+    pixels, count, code = y.size // y_pitch, channels.number, activation.code
+    bottom, top = np.float32(scaling.low), np.float32(scaling.high)
+    a, b = np.float32(activation.alpha), np.float32(activation.beta)
+    for pixel in range(pixels * tid // nt, pixels * (tid + 1) // nt):
+        source = address(x) + x.itemsize * (pixel * channels.x_pitch + channels.x_first)
+        to = address(y) + y.itemsize * (pixel * y_pitch + channels.y_first)
+        call_scale(kernel[0], (source, count, to, 0, count, factor, shift, bottom, top))
+        if code:
+            activate_floats(to, count, code, a, b)

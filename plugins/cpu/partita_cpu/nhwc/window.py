@@ -7,37 +7,20 @@ from typing import NamedTuple
 import numpy as np
 
 from partita.lowering import Array
-from partita_cpu.gemm.product_records import Epilogue, InputScaling
-from partita_cpu.jit.intrinsics.address_call import address, call_narrow, call_scale, call_window
+from partita_cpu.gemm.product_records import Epilogue
+from partita_cpu.jit.intrinsics.address_call import address, call_window
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
+from partita_cpu.nhwc.channel_slice import ChannelSlice
 from partita_cpu.nhwc.window_walk import pixels_at_once, taps_across, taps_down, window_geometry
-from partita_cpu.scalar.activations import ActivationFields, activate_floats
+from partita_cpu.scalar.activations import activate_floats
 
 CONVOLVE = 0
 MAX = 1
 MEAN = 2
 
-FEW_ROWS = 4
+_FEW_ROWS = 4
 """Of a thread: threads share the pixels of fewer rows, as those of sound are."""
-
-
-class ChannelSlice(NamedTuple):
-    """Which channels of images are read and written.
-
-    Attributes:
-        number: How many.
-        x_pitch: Elements from one input pixel to the next.
-        x_first: The first channel that is read.
-        y_pitch: Elements from one output pixel to the next.
-        y_first: The channel that the first result is written to.
-    """
-
-    number: int
-    x_pitch: int
-    x_first: int
-    y_pitch: int
-    y_first: int
 
 
 class SlidingWindow(NamedTuple):
@@ -91,7 +74,7 @@ def slide(
     target = address(y) + unit * channels.y_first
     factor, bound = np.float32(epilogue.low), np.float32(epilogue.high)
     rows = y.size // (over.columns * channels.y_pitch)
-    together = over.columns if rows >= FEW_ROWS * nt else 1
+    together = over.columns if rows >= _FEW_ROWS * nt else 1
     shares = rows * over.columns // together
     at, stop = shares * tid // nt * together, shares * (tid + 1) // nt * together
     while at < stop:
@@ -206,198 +189,3 @@ def over_all_pixels(
                 0,
             ),
         )
-
-
-@loop
-def swap_axes(x: Array, y: Array, rows: int, columns: int, pitch: int, tid: int, nt: int) -> None:
-    """``y[n, j, i] = x[n, i, j]``, with zeros behind.
-
-    Threads share blocks of columns, cut into bands of rows where blocks are few.
-
-    Args:
-        x: Input (N, rows, columns), flat.
-        y: Output (N, columns, pitch), flat.
-        rows: Rows of x.
-        columns: Columns of x.
-        pitch: Length of a row of y, at least `rows`.
-        tid: This thread.
-        nt: All threads.
-    """
-    block = 32
-    pieces = -(-columns // block)
-    images = x.size // (rows * columns)
-    blocks = -(-rows // block)
-    bands = 1 if images * pieces >= FEW_ROWS * nt else min(blocks, nt)
-    count = images * pieces * bands
-    for number in range(count * tid // nt, count * (tid + 1) // nt):
-        piece = number // bands
-        band = number - piece * bands
-        image = piece // pieces
-        first = (piece - image * pieces) * block
-        last = min(first + block, columns)
-        source, target = image * rows * columns, image * columns * pitch
-        if rows == 3 and pitch == 4:
-            # Pictures: loops of three would take most of the time.
-            for j in range(first, last):
-                to, at = target + 4 * j, source + j
-                y[np.uint64(to)] = x[np.uint64(at)]
-                y[np.uint64(to + 1)] = x[np.uint64(at + columns)]
-                y[np.uint64(to + 2)] = x[np.uint64(at + 2 * columns)]
-                y[np.uint64(to + 3)] = np.float32(0)
-            continue
-        last_top = blocks * (band + 1) // bands * block
-        for top in range(blocks * band // bands * block, last_top, block):
-            bottom = min(top + block, rows)
-            for j in range(first, last):
-                to, at = target + j * pitch, source + j
-                for i in range(top, bottom):
-                    y[np.uint64(to + i)] = x[np.uint64(at + i * columns)]
-        for j in range(first, last if last_top >= rows else first):
-            for i in range(rows, pitch):
-                y[target + j * pitch + i] = np.float32(0)
-
-
-@loop
-def scale_and_shift(
-    x: Array,
-    scaling: InputScaling,
-    y: Array,
-    kernel: Array,
-    channels: ChannelSlice,
-    activation: ActivationFields,
-    tid: int,
-    nt: int,
-) -> None:
-    """``y = activation(min(max(x * factor + shift, low), high))`` per channel; channels last.
-
-    Args:
-        x: Input (pixels, at least channels), flat; bfloat16 as uint16, and then y as well.
-        scaling: Factors, summands and bounds.
-        y: Output (pixels, y_pitch), flat.
-        kernel: The conversion that scales.
-        channels: Which ones are read and written.
-        activation: What bounds do not express; float32 only.
-        tid: This thread.
-        nt: All threads; they share the pixels.
-    """
-    factor, shift, y_pitch = address(scaling.factor), address(scaling.shift), channels.y_pitch
-    pixels, count, code = y.size // y_pitch, channels.number, activation.code
-    bottom, top = np.float32(scaling.low), np.float32(scaling.high)
-    a, b = np.float32(activation.alpha), np.float32(activation.beta)
-    for pixel in range(pixels * tid // nt, pixels * (tid + 1) // nt):
-        source = address(x) + x.itemsize * (pixel * channels.x_pitch + channels.x_first)
-        to = address(y) + y.itemsize * (pixel * y_pitch + channels.y_first)
-        call_scale(kernel[0], (source, count, to, 0, count, factor, shift, bottom, top))
-        if code:
-            activate_floats(to, count, code, a, b)
-
-
-@loop
-def put_channels(
-    x: Array,
-    y: Array,
-    kernel: Array,
-    channels: int,
-    x_first: int,
-    y_first: int,
-    y_pitch: int,
-    tid: int,
-    nt: int,
-) -> None:
-    """Copies some channels of each pixel to their place among those of y.
-
-    Args:
-        x: Input (pixels, at least channels), flat; of the same type as y.
-        y: Output (pixels, y_pitch), flat.
-        kernel: The copy.
-        channels: How many.
-        x_first: The first of them in x.
-        y_first: The first of them in y.
-        y_pitch: Elements from one output pixel to the next.
-        tid: This thread.
-        nt: All threads; they share the pixels.
-    """
-    pixels = y.size // y_pitch
-    x_pitch = x.size // pixels
-    for pixel in range(pixels * tid // nt, pixels * (tid + 1) // nt):
-        source = address(x) + x.itemsize * (pixel * x_pitch + x_first)
-        to = address(y) + y.itemsize * (pixel * y_pitch + y_first)
-        call_narrow(kernel[0], (source, channels, to, 0, channels))
-
-
-class Blocks(NamedTuple):
-    """Sizes of blocks of pixels, each made from one pixel.
-
-    Attributes:
-        height: Lines of blocks of a slice.
-        width: Blocks of a line.
-        deep: Slices of a block.
-        down: Its rows.
-        across: Pixels of a row.
-        channels: Of a pixel.
-        y_pitch: Elements from one output pixel to the next.
-        y_first: The channel that the first result is written to.
-    """
-
-    height: int
-    width: int
-    deep: int
-    down: int
-    across: int
-    channels: int
-    y_pitch: int
-    y_first: int
-
-
-@loop
-def spread_blocks(x: Array, y: Array, blocks: Blocks, tid: int, nt: int) -> None:
-    """``y[d, e, i, a, j, b, :] = x[d, i, j, e, a, b, :]``: the pixels of blocks in their places.
-
-    Args:
-        x: Input (slices, height, width, deep, down, across, channels), flat.
-        y: Output (slices, deep, height, down, width, across, y_pitch), flat.
-        blocks: The sizes.
-        tid: This thread.
-        nt: All threads; they share the lines of blocks.
-    """
-    height, width, deep, down, across, channels, y_pitch, y_first = blocks
-    run, pixels = channels, across
-    if y_pitch == channels:
-        run, pixels = channels * across, 1
-    rows = deep * down
-    lines = x.size // (width * rows * across * channels)
-    for line in range(lines * tid // nt, lines * (tid + 1) // nt):
-        upper = line // height
-        for row in range(rows):
-            e = row // down
-            below = ((upper * deep + e) * height + line - upper * height) * down + row - e * down
-            to = below * width * across * y_pitch + y_first
-            for j in range(width):
-                source = ((line * width + j) * rows + row) * across * channels
-                for _ in range(pixels):
-                    for i in range(run):
-                        y[np.uint64(to + i)] = x[np.uint64(source + i)]
-                    source += run
-                    to += y_pitch * across // pixels
-
-
-@loop
-def interleave_groups(x: Array, y: Array, groups: int, others: int, tid: int, nt: int) -> None:
-    """``y[p, i, g] = x[p, g, i]``; threads share the pixels.
-
-    Args:
-        x: Input (pixels, groups, others), flat.
-        y: Output (pixels, others, groups), flat.
-        groups: Groups of channels.
-        others: Channels of a group.
-        tid: This thread.
-        nt: All threads.
-    """
-    channels = groups * others
-    pixels = x.size // channels
-    for pixel in range(pixels * tid // nt, pixels * (tid + 1) // nt):
-        source = x[pixel * channels : (pixel + 1) * channels]
-        target = y[pixel * channels : (pixel + 1) * channels]
-        for g in range(groups):
-            for i in range(others):
-                target[np.uint64(i * groups + g)] = source[np.uint64(g * others + i)]

@@ -25,8 +25,8 @@ from partita_cpu.gemm.tile_kernels import (
 from partita_cpu.llvm.epilogue import VECTORS
 from partita_cpu.llvm.levels import EVERY
 from partita_cpu.machine_model import MachineModel
+from partita_cpu.nhwc.channel_slice import ChannelSlice
 from partita_cpu.nhwc.pixel_steps import SecondImage, combine_images, gate_images, take_pixels
-from partita_cpu.nhwc.window import ChannelSlice
 
 from .conftest import Guarded, own_share_left
 from .test_native_layout import Net, check, compiled

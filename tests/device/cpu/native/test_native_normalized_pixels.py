@@ -12,6 +12,7 @@ from partita.lowering import Activation, ActivationCode
 from partita_cpu.jit import llvm_kernel
 from partita_cpu.kernels.nhwc.group_normalization import pixel_end
 from partita_cpu.llvm.images.group_normalization import normalization_name, sums_name
+from partita_cpu.nhwc.channel_slice import ChannelSlice
 from partita_cpu.nhwc.group_normalization import (
     GroupFactors,
     Moments,
@@ -19,7 +20,6 @@ from partita_cpu.nhwc.group_normalization import (
     group_factors,
     normalize_pixels,
 )
-from partita_cpu.nhwc.window import ChannelSlice
 
 from .conftest import Guarded
 from .test_native_group_normalization import exact

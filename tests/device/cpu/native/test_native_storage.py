@@ -20,6 +20,7 @@ from partita_cpu.gemm.product_records import Epilogue, InputScaling, ProductArra
 from partita_cpu.gemm.tile_kernels import Arithmetic, single_kernel, tile_kernels, window_kernels
 from partita_cpu.jit import llvm_kernel
 from partita_cpu.machine_model import MachineModel
+from partita_cpu.nhwc.channel_slice import ChannelSlice
 from partita_cpu.nhwc.depthwise_direct import pack_row, pack_taps
 from partita_cpu.nhwc.depthwise_row_buffer import (
     RowBuffer,
@@ -28,18 +29,9 @@ from partita_cpu.nhwc.depthwise_row_buffer import (
     row_kernels,
     thread_bytes,
 )
-from partita_cpu.nhwc.window import (
-    CONVOLVE,
-    MAX,
-    MEAN,
-    ChannelSlice,
-    SlidingWindow,
-    over_all_pixels,
-    put_channels,
-    scale_and_shift,
-    slide,
-    swap_axes,
-)
+from partita_cpu.nhwc.pixel_moves import put_channels, swap_axes
+from partita_cpu.nhwc.pixel_steps import scale_and_shift
+from partita_cpu.nhwc.window import CONVOLVE, MAX, MEAN, SlidingWindow, over_all_pixels, slide
 from partita_cpu.scalar.activations import ActivationFields
 
 from .conftest import GATES, TOLERANCE, Guarded, choices, gated, own_share_left

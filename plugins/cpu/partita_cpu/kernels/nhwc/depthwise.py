@@ -12,6 +12,7 @@ from partita_cpu.gemm.fused_activation import activation_kernel, epilogue_of, ha
 from partita_cpu.gemm.product_steps import LinearOp
 from partita_cpu.gemm.tile_kernels import Arithmetic, window_kernels
 from partita_cpu.kernels.nhwc.placement import HALF, Place, choice_of
+from partita_cpu.nhwc.channel_slice import ChannelSlice
 from partita_cpu.nhwc.depthwise_direct import (
     Depthwise,
     activate_images,
@@ -31,7 +32,7 @@ from partita_cpu.nhwc.depthwise_row_buffer import (
     row_kernels,
     thread_bytes,
 )
-from partita_cpu.nhwc.window import CONVOLVE, ChannelSlice, SlidingWindow, slide
+from partita_cpu.nhwc.window import CONVOLVE, SlidingWindow, slide
 
 
 def emit_depthwise(b: Builder, window: Window, place: Place, op: LinearOp, y: Operand) -> None:

@@ -36,16 +36,10 @@ from partita_cpu.kernels.nhwc.row_groups import emit_by_rows
 from partita_cpu.kernels.nhwc.transposed_blocks import emit_blocks, touches
 from partita_cpu.kernels.nhwc.transposed_phases import emit_phases
 from partita_cpu.kernels.operator_table import F32, kernel
+from partita_cpu.nhwc.pixel_moves import interleave_groups, put_channels, swap_axes
+from partita_cpu.nhwc.pixel_steps import scale_and_shift
 from partita_cpu.nhwc.transpose import emit_transpose
-from partita_cpu.nhwc.window import (
-    MAX,
-    MEAN,
-    interleave_groups,
-    over_all_pixels,
-    put_channels,
-    scale_and_shift,
-    swap_axes,
-)
+from partita_cpu.nhwc.window import MAX, MEAN, over_all_pixels
 from partita_cpu.scalar.activations import ActivationFields
 from partita_cpu.winograd.steps import emit_filtered
 

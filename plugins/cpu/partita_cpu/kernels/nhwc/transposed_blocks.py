@@ -15,7 +15,7 @@ from partita_cpu.gemm.fused_activation import needs_pass
 from partita_cpu.gemm.product_steps import LinearOp, LinearStep, emit_product
 from partita_cpu.kernels.linalg.epilogue import finish
 from partita_cpu.kernels.nhwc.placement import HALF, Place, choice_of
-from partita_cpu.nhwc.window import Blocks, spread_blocks
+from partita_cpu.nhwc.pixel_moves import Blocks, spread_blocks
 
 NARROW = 8
 """Up to so many outputs an activation that needs a pass gets one of its own."""
