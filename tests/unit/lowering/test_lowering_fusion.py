@@ -260,6 +260,32 @@ def test_zero_padding_that_concrete_shapes_show_moves_into_what_was_fused():
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
 
 
+SHUFFLE = 'y = DepthToSpace <blocksize = 2, mode = "CRD"> (c)'
+
+
+@pytest.mark.parametrize(
+    ("chain", "expected", "mode"),
+    [
+        ("c = Conv(x, w8, b8) " + SHUFFLE, "Conv DepthToSpace", "DCR"),
+        ("c = Conv(x, w8) " + SHUFFLE, "Conv DepthToSpace", "DCR"),
+        ("d = Conv(x, w8, b8) c = Relu(d) " + SHUFFLE, "partita::Conv DepthToSpace", "DCR"),
+        ("c = Conv(x, w8, b8) " + SHUFFLE.replace("CRD", "DCR"), "Conv DepthToSpace", "DCR"),
+        ("f = Cos(x) d = Conv(x, w8) e = Conv(f, w8) c = Add(d, e) " + SHUFFLE,
+         "Cos Conv partita::Conv DepthToSpace", "CRD"),
+        ("c = Conv <group = 2> (x, w8g) " + SHUFFLE, "Conv DepthToSpace", "CRD"),
+        ("d = Conv(x, w8) c = Cos(d) " + SHUFFLE, "Conv Cos DepthToSpace", "CRD"),
+        ("c = Conv(x, w8) z = DepthToSpace <blocksize = 2, mode = \"CRD\"> (c) "
+         "m = ReduceMax(c) y = Add(z, m)", "Conv DepthToSpace ReduceMax Add", "CRD"),
+    ],
+)  # fmt: skip
+def test_channels_in_the_order_of_the_pixels_that_they_become(chain, expected, mode):
+    weights = {"w8": normal(8, 6, 3, 3), "b8": normal(8), "w8g": normal(8, 3, 3, 3)}
+    text = f"{CONV_INPUT} => (float[A, B, C, D] y) {{ {chain} }}"
+    graph = check(model_of(text, weights), expected, x=X)
+    (shuffle,) = (node for node in graph.nodes if node.kind == "DepthToSpace")
+    assert shuffle.attrs["mode"] == mode
+
+
 def test_a_pad_that_crops_stays():
     text = f"{CONV_INPUT} => (float[A, B, C, D] y) {{ p = Pad(x, crop) y = Conv(p, w, b) }}"
     graph = lower_proto(model_of(text, CONV | {"crop": np.array([0, 0, -1, 0, 0, 0, 0, 0])}))
