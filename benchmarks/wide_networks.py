@@ -24,7 +24,8 @@ TIMM = (
     "dpn48b ese_vovnet19b_dw gcresnet33ts gcvit_xxtiny gmlp_s16_224 "
     "hiera_tiny_224 lambda_resnet26t mixnet_s mobilenetv4_hybrid_medium mvitv2_tiny "
     "nest_tiny nextvit_small rdnet_tiny res2net50_26w_4s selecsls42b shvit_s1 "
-    "tf_efficientnet_lite0 tnt_s_patch16_224 tresnet_m vit_tiny_r_s16_p8_224 xception41"
+    "tf_efficientnet_lite0 tnt_s_patch16_224 tresnet_m vit_tiny_r_s16_p8_224 xception41 "
+    "fbnetv3_b ghostnetv2_100 repghostnet_050 tf_mixnet_s"
 )
 NARROW = {"hidden_size": 256, "num_hidden_layers": 4, "intermediate_size": 1024,
           "num_attention_heads": 8, "vocab_size": 20001}  # fmt: skip
@@ -53,6 +54,18 @@ TRANSFORMERS = {
     "patchtsmixer": Configured("patchtsmixer", noise("past_values", 1, 512, 7), {
         "context_length": 512, "num_input_channels": 7, "patch_length": 16, "patch_stride": 16,
         "d_model": 64, "num_layers": 4}),
+    "clip_text": Configured("clip_text_model", text(77), {
+        "hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 4,
+        "num_attention_heads": 4, "vocab_size": 20001}),
+    "conformer": Configured("wav2vec2-conformer", noise("input_values", 1, 16000), {
+        "hidden_size": 256, "num_hidden_layers": 3, "intermediate_size": 1024,
+        "num_attention_heads": 4, "conv_dim": [128] * 7}),
+    "deberta": Configured("deberta-v2", text(128), NARROW | {
+        "relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_buckets": 64}),
+    "rwkv": Configured("rwkv", lambda: {"input_ids": torch.randint(5, 1000, (1, 32))}, {
+        "hidden_size": 256, "num_hidden_layers": 2, "vocab_size": 1001}),
+    "xlstm": Configured("xlstm", lambda: {"input_ids": torch.randint(5, 1000, (1, 64))}, {
+        "hidden_size": 128, "num_hidden_layers": 2, "num_heads": 4, "vocab_size": 1001}),
     "squeezebert": Configured("squeezebert", text(128), NARROW | {"embedding_size": 256}),
 }  # fmt: skip
 
