@@ -7,6 +7,7 @@ import itertools
 from partita_cpu.llvm import (
     activations,
     eight_rows,
+    elementwise_rows,
     epilogue,
     epilogue_int8,
     half_vectors,
@@ -33,7 +34,6 @@ from partita_cpu.llvm.images.depthwise_quads import PIXELS as QUAD_PIXELS
 from partita_cpu.llvm.images.depthwise_quads import depthwise_quads, takes_quads
 from partita_cpu.llvm.images.max_int8 import declarations as maximum_declarations
 from partita_cpu.llvm.images.max_int8 import largest_bytes
-from partita_cpu.llvm.images.pairs import PAIRS, combine_rows
 from partita_cpu.llvm.images.planar_to_interleaved import interleave
 from partita_cpu.llvm.images.sliding_window import WINDOW_PIXELS, window
 from partita_cpu.llvm.levels import Level
@@ -180,7 +180,7 @@ def _common_functions(level: Level) -> list[Function]:
     made = [epilogue.epilogue("epilogue", lanes), bf16_split.copy("copy", lanes)]
     made.append(bf16_split.scale("scale", lanes, half_in=False, planes=0))
     made += [interleave("interleave", lanes)]
-    made += [combine_rows(f"{verb}_rows", f"f{verb}", lanes, half=False) for verb in PAIRS]
+    made += elementwise_rows.functions(lanes)
     made += fp16_weights.conversions(lanes)
     made += [transpose(f"transpose_{bits}", bits, lanes) for bits in (8, 32)]
     made.append(transpose("transpose_32_by_8", 32, lanes, side=NARROW_SIDE))
@@ -309,7 +309,10 @@ def _bfloat16_images() -> list[Function]:
     """What deals with images that stay in bfloat16 between steps."""
     made = [epilogue.epilogue("epilogue_narrow", 16, half_vectors.BFLOAT)]
     made += [bf16_split.copy_halves("copy_halves")]
-    made += [combine_rows(f"{verb}_halves", f"f{verb}", 16, half=True) for verb in PAIRS]
+    made += [
+        elementwise_rows.combine_rows(f"{verb}_halves", f"f{verb}", 16, half=True)
+        for verb in elementwise_rows.IMAGE_VERBS
+    ]
     made.append(bf16_split.scale("scale_halves", 16, half_in=True, planes=1))
     made += [window(f"all_{kind}_widen", kind, 1, 16, half_in=True) for kind in OVERALL_KINDS]
     return made

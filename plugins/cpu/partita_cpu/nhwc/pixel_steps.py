@@ -43,7 +43,7 @@ def combine_images(
         a: Pixels, flat; float32, or bfloat16 as uint16, and then b and y as well.
         b: As many pixels, flat.
         y: As many, flat.
-        kernel: What adds or multiplies rows; see `llvm.images.pairs`.
+        kernel: What adds or multiplies rows; see `llvm.elementwise_rows`.
         channels: Which ones of a are read, and where y is written.
         second: Which ones of b are read.
         tid: This thread.

@@ -334,7 +334,7 @@ def test_scaled_gates(level, mode, group, order):
     y = net.conv(net.add("MaxPool", x, kernel_shape=[3, 3]), 24, 12)
     check(net, y, x, **mode)
     found = steps_of(net, y, **mode["config"])
-    rest = [name for name in found if name.startswith(("map", "broadcast"))]
+    rest = [name for name in found if name.startswith(("map", "broadcast", "combine_nest"))]
     assert bool(rest) == (order == ("Add", "Mul"))
 
 

@@ -134,7 +134,7 @@ call_scale = calling(*[_I64] * 7, _F32, _F32, returns=_I64)
 """Calls a conversion that scales; see `bf16_split.SCALED`. Returns an int64."""
 
 call_combine = calling(*[_I64] * 8)
-"""Adds or multiplies pixels of two images; see `images.pairs.PARAMETERS`."""
+"""Adds or multiplies rows of two tensors; see `elementwise_rows.PARAMETERS`."""
 
 call_channel_sums = calling(*[_I64] * 7)
 """Adds up pixels; see `images.group_normalization.SUM_PARAMETERS`."""

@@ -18,6 +18,7 @@ from partita_cpu.kernels.elementwise.broadcast_loops import (
     mapped,
 )
 from partita_cpu.kernels.elementwise.cast import emit_cast
+from partita_cpu.kernels.elementwise.combined_rows import emit_combined
 from partita_cpu.kernels.half import through_float32
 from partita_cpu.kernels.operator_table import ALL_FLOATS, BOOL, INTS, kernel
 from partita_cpu.scalar.instructions import like, maximum, minimum, sqrt
@@ -184,6 +185,9 @@ _divide_integers, _divide_unsigned = broadcast(divide_integers), broadcast(divid
 _power, _power_integers = broadcast(operator.pow), broadcast(power_integers)
 _POWERS = {2.0: mapped(square), 3.0: mapped(cube), 0.5: mapped(power_half)}
 _ARITHMETIC = {"Add": _add, "Sub": broadcast(operator.sub), "Mul": broadcast(operator.mul)}
+_VERBS = {_add: "add", _divide: "div", _ARITHMETIC["Sub"]: "sub", _ARITHMETIC["Mul"]: "mul"}
+"""What kernels of rows compute, too."""
+
 _VARIADIC = {"Max": broadcast(larger), "Min": broadcast(smaller), "Sum": _add, "Mean": _add}
 _greater, _greater_equal = broadcast(operator.gt), broadcast(operator.ge)
 _COMPARISON = {
@@ -214,7 +218,9 @@ _MODULO["u", True] = _MODULO["u", False]
 
 def _binary(b: Builder, function: Kernel, x: Operand, y: Operand, dtype: Any = None) -> Operand:
     result = b.empty(broadcast_shape(b, [x, y]), x.dtype if dtype is None else dtype)
-    emit_broadcast(b, function, [x, y], result)
+    verb = _VERBS.get(function)
+    if verb is None or not emit_combined(b, verb, (x, y), result):
+        emit_broadcast(b, function, [x, y], result)
     return result
 
 
