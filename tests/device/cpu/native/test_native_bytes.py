@@ -29,7 +29,9 @@ LEVELS = list(available())
     ("terms", "columns"), [(1, 1), (64, 64), (67, 130), (96, 40), (700, 63), (65, 16), (130, 96)]
 )
 @pytest.mark.parametrize("kind", list(Kind))
-@pytest.mark.parametrize(("plain", "in_registers"), [(False, False), (True, False), (True, True)])
+@pytest.mark.parametrize(
+    ("plain", "in_registers"), [(False, False), (True, False), (True, True), (False, True)]
+)
 def test_products(level, rows, terms, columns, kind, plain, in_registers, guarded):
     rng = np.random.default_rng(rows + terms)
     steps, step = row_steps(terms)
@@ -44,6 +46,8 @@ def test_products(level, rows, terms, columns, kind, plain, in_registers, guarde
     row_zero, zeros = 128, rng.integers(-9, 9, columns).astype(np.int32)
     if plain:
         zeros[:] = 0
+    elif in_registers:  # one for all
+        zeros = rng.integers(-9, 9, 1).astype(np.int32)
     scale, factors = np.float32(0.5), rng.random(columns).astype(np.float32)
     dtype = {Kind.SUMS: np.int32, Kind.FLOATS: np.float32, Kind.LEVELS: np.int8}[kind]
     if kind is Kind.FLOATS:
@@ -109,9 +113,10 @@ def test_levels_end_in_registers_for_columns_that_exist(level, columns, signed, 
         a = guarded.array(rng.integers(0, 256, length).astype(np.uint8))
         y = np.full((rows, width), 77, np.uint8)
         last = guarded.array(y.reshape(-1)[: rows * width - 3])
-        call = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 10)(known[f"dot_levels_{part}{rows}"])
+        call = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 11)(known[f"dot_levels_{part}{rows}"])
         lines = a.ctypes.data, distance, runs, pitch
-        rest = panel.ctypes.data, quads, panel.ctypes.data, end.ctypes.data
+        starts = guarded.array(rng.integers(-(2**31), 2**31, rows).astype(np.int32))
+        rest = panel.ctypes.data, quads, panel.ctypes.data, starts.ctypes.data, end.ctypes.data
         call(*lines, *rest, last.ctypes.data, width)
         y.reshape(-1)[: rows * width - 3] = last
         sums = np.zeros((rows, columns), np.int64)
@@ -119,7 +124,8 @@ def test_levels_end_in_registers_for_columns_that_exist(level, columns, signed, 
             first = row * distance + run * pitch
             quad = a[first : first + quads * QUAD].reshape(quads, QUAD).astype(np.int64)
             sums[row] += np.einsum("qcf,qf->c", panel[run, :, :columns].astype(np.int64), quad)
-        exact = (sums - zero * totals + bias).astype(np.float32) * (scale * factors)
+        sums = (sums - zero * totals + bias + starts[:, None]).astype(np.int32)
+        exact = sums.astype(np.float32) * (scale * factors)
         found = y[:, :columns].view(np.int8 if signed else np.uint8)
         np.testing.assert_array_equal(
             found, np.clip(np.round(exact) + level_of_zero, low, low + 255)

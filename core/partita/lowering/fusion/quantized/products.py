@@ -36,7 +36,7 @@ def _fuse(rewriter: Rewriter, node: Node) -> None:
         return
     y = Levels.named(quantize, np.dtype(np.uint8))
     weights = w.levels.const
-    if y is None or y.scale.size != 1 or weights is None or not _fits(node, w, weights):
+    if y is None or y.scale.size != 1 or not _fits(node, w, weights):
         return
     if relu is not None and y.zero.item() != np.iinfo(y.zero.dtype).min:
         return
@@ -77,8 +77,10 @@ def _is_plain_gemm(node: Node) -> bool:
     return bool(node.number("alpha", 1.0) == node.number("beta", 1.0) == 1.0)
 
 
-def _fits(node: Node, w: Levels, weights: Array) -> bool:
-    """Whether scales of the weights are one, or one per output."""
+def _fits(node: Node, w: Levels, weights: Array | None) -> bool:
+    """Whether scales of the weights are one, or one per output; matrices may be of the run."""
+    if weights is None:
+        return node.op_type == "MatMul" and w.scale.size == 1
     if node.op_type != "Conv" and weights.ndim != 2:
         return False
     if w.scale.size == 1:

@@ -151,7 +151,7 @@ call_bytes = calling(*[_I64] * 7)
 call_dots = calling(*[_I64] * 8)
 """Calls one in vectors; see `dot_int8.PARAMETERS`."""
 
-call_dot_levels = calling(*[_I64] * 10)
+call_dot_levels = calling(*[_I64] * 11)
 """Calls one whose sums become levels; see `dot_levels.PARAMETERS`."""
 
 call_prepare_end = calling(*[_I64] * 6, _F32, _I64, _I64)

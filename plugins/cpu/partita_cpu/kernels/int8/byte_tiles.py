@@ -41,8 +41,11 @@ from partita_cpu.kernels.linalg.register_tiles import (
     multiply_byte_row,
     multiply_byte_rows,
 )
+from partita_cpu.llvm.tiles.dot_levels import END_BYTES, NO_STARTS
 from partita_cpu.scalar.instructions import round_even
 
+_STARTS = -(-END_BYTES // 4)
+"""Behind what sums end by, in the memory of a thread."""
 SHIFT = 128
 """The distance between the ranges of int8 and uint8."""
 CHUNK = 32
@@ -271,10 +274,14 @@ def _multiply_to_levels(
     last = (stop - 1) // chunks
     numbers = address(zeros.column_totals), address(scaling.bias), address(scaling.factors)
     zero, levels = np.int64(zeros.row_zeros[0]) + p[ROW_SHIFT], (p[LOW], np.int64(scaling.zero[0]))
-    end_at = address(scratch) + 4 * tid * TOGETHER * TILE
+    memory = scratch[tid * TOGETHER * TILE : (tid + 1) * TOGETHER * TILE]
+    end_at, starts, pitch = address(memory), memory[_STARTS:], 0
+    starts_at = end_at + NO_STARTS
+    if not p[PLAIN]:
+        starts_at, pitch = address(starts), 4
     while task < stop:
         panel = task // chunks
-        following = min(stop, (panel + 1) * chunks)
+        following = min(stop, (panel + 1) * chunks, task + starts.size // CHUNK)
         row = (first_chunk + task % chunks) * CHUNK
         count = min((following - task) * CHUNK, rows - row)
         column = panel * PANEL
@@ -282,7 +289,14 @@ def _multiply_to_levels(
         prepare_end(kernels, end_at, exist, column, numbers, zero, scaling.scale[0], levels)
         weights = address(panels) + panel * size
         ahead = weights + size if panel < last else weights
-        lines = address(packed) + row * width, width, 1, 0
+        if not p[PLAIN]:
+            # What the zero point of the weights is multiplied by.
+            column_zero = np.int32(zeros.column_zeros[0] + p[COLUMN_SHIFT])
+            all_zeros = np.int32(p[TERMS] * zero)
+            totals = zeros.row_totals[row : row + count]
+            for i in range(count):
+                starts[i] = np.int32(column_zero * np.int32(all_zeros - totals[i]))
+        lines = address(packed) + row * width, width, 1, 0, starts_at, pitch
         to = address(y) + row * columns + column, columns
         multiply_to_levels(
             kernels, count, exist, lines, (weights, ahead, quads, size), 0, end_at, to

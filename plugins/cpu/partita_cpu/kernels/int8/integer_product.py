@@ -21,6 +21,7 @@ from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.kernels.conv.convolution import conv
 from partita_cpu.kernels.elementwise.broadcast_loops import broadcast, emit_broadcast
 from partita_cpu.kernels.elementwise.cast import emit_cast
+from partita_cpu.kernels.int8.batched_product import emit_byte_batches, fits_batches
 from partita_cpu.kernels.int8.byte_tiles import Kind
 from partita_cpu.kernels.int8.convolution_windows import emit_byte_convolution
 from partita_cpu.kernels.int8.product import ByteOperands, Result, emit_byte_product
@@ -99,6 +100,8 @@ def emit_integer_product(b: Builder, operands: ByteOperands) -> Operand:
         matrix = b.view(w, (w.size, 1)) if w.ndim == 1 else w
         y = emit_byte_product(b, replace(operands, w=matrix))
         return b.view(y, y.shape[:-1]) if w.ndim == 1 else y
+    if fits_batches(operands):
+        return emit_byte_batches(b, operands)
     left = _without_zero(b, x, x_zero, _left_shape(x, x_zero))
     right = _without_zero(b, w, w_zero, () if w_zero is None else w_zero.shape)
     terms = x.shape[-1]
@@ -172,6 +175,10 @@ def _emit_scaled(
         term = b.zeros(w.shape[1], np.float32) if bias is None else bias
         result = Result(Kind.FLOATS, np.float32, *scales, term, none)
         return emit_byte_product(b, operands, result)
+    if fits_batches(operands) and scales[1].size == 1:
+        term = b.zeros(w.shape[-1], np.float32) if bias is None else bias
+        none = b.constant(np.zeros(1, np.int32))
+        return emit_byte_batches(b, operands, Result(Kind.FLOATS, np.float32, *scales, term, none))
     return scaled_sums(b, emit_integer_product(b, operands), *scales, bias)
 
 

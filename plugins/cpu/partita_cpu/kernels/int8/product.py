@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -82,12 +82,10 @@ class ByteOperands:
     @property
     def needs_row_totals(self) -> bool:
         """Whether weights, shifted to int8, have zero points that need the sums of rows."""
-        zero = self.w_zero
-        if self.w.dtype == np.int8 and zero is None:
-            return False
-        return (
-            self.w.dtype == np.uint8 or zero is None or zero.const is None or bool(zero.const.any())
-        )
+        least = SHIFT if self.w.dtype == np.uint8 else 0
+        if self.w_zero is None:
+            return least != 0
+        return self.w_zero.const is None or bool((self.w_zero.const != least).any())
 
     def row_totals(self, b: Builder, rows: int) -> Operand:
         """Memory for the sums of rows; zeros where they do not count."""
@@ -259,19 +257,13 @@ def emit_packed_product(
     count, width, level = row_totals.size, row_bytes(b, terms), level_of(b)
     columns = w.size // terms if terms else max(w.shape)
     panels, totals = packed_weights(b, w, arrange, columns, width)
-    none, one = b.constant(np.zeros(1, np.int32)), b.constant(np.ones(1, np.float32))
-    if result is None:
-        bias = b.zeros(columns, np.int32)
-        result = Result(Kind.SUMS, np.int32, one, one, bias, none)
+    none = b.constant(np.zeros(1, np.int32))
+    result = of_sums(b, columns) if result is None else result
     zeros = [none if zero is None else b.flat(zero) for zero in (x_zero, operands.w_zero)]
-    limits = np.iinfo(result.dtype) if result.kind is Kind.LEVELS else np.iinfo(np.int32)
-    column_shift = -SHIFT if w.dtype == np.uint8 else 0
     factors = factors_of_columns(b, result, columns)
-    plain = not operands.needs_row_totals and (x_zero is None or x_zero.size == 1)
-    plain = plain and factors.size == columns
+    result = replace(result, factors=factors)
     steps = row_steps(terms) if level.tiles else (1, STEP)
-    sizes = (terms, columns, width // QUAD, operands.shift, column_shift, result.kind)
-    table = (*sizes, limits.min, limits.max, steps[0], plain, block_steps(b))
+    table, in_registers = byte_table(b, operands, result, (terms, columns, width, steps[0]))
     y = b.empty((count, columns), result.dtype)
     finish = (result.scale, factors, result.bias, result.zero)
     b.call(
@@ -281,13 +273,40 @@ def emit_packed_product(
         ZeroPoints(row_totals, totals, *zeros),
         SumScaling(*map(b.flat, finish)),
         b.flat(y),
-        b.empty((_threads(b) * TOGETHER * TILE,), np.int32),
-        b.constant(kernels_for(level, steps[1], result, plain)),
-        b.constant(np.array(table, np.int64)),
+        b.empty((threads_of(b) * TOGETHER * TILE,), np.int32),
+        b.constant(kernels_for(level, steps[1], result, in_registers)),
+        b.constant(table),
         work=count * terms * columns // (4 * QUAD if level.tiles else QUAD),
         exec_type=byte_exec_type(level),
     )
     return y
+
+
+def of_sums(b: Builder, columns: int) -> Result:
+    """Sums of products as they are, in int32."""
+    none, one = b.constant(np.zeros(1, np.int32)), b.constant(np.ones(1, np.float32))
+    return Result(Kind.SUMS, np.int32, one, one, b.zeros(columns, np.int32), none)
+
+
+def byte_table(
+    b: Builder, operands: ByteOperands, result: Result, sizes: tuple[int, int, int, int]
+) -> tuple[Array, bool]:
+    """The table of `byte_tiles.multiply_bytes`, and whether its sums may end in registers.
+
+    Args:
+        b: Records the product.
+        operands: What is multiplied.
+        result: What sums become.
+        sizes: Terms, columns, bytes of a packed row, and steps in which AMX takes it.
+    """
+    terms, columns, width, steps = sizes
+    limits = np.iinfo(result.dtype if result.kind is Kind.LEVELS else np.int32)
+    column_shift = -SHIFT if operands.w.dtype == np.uint8 else 0
+    zeros = [zero is None or zero.size == 1 for zero in (operands.x_zero, operands.w_zero)]
+    plain = zeros[0] and result.factors.size == columns and not operands.needs_row_totals
+    head = (terms, columns, width // QUAD, operands.shift, column_shift, result.kind)
+    table = (*head, limits.min, limits.max, steps, plain, block_steps(b))
+    return np.array(table, np.int64), all(zeros) and result.factors.size == columns
 
 
 def kernels_for(level: Level, step: int, result: Result, plain: bool = True) -> Array:
@@ -299,7 +318,7 @@ def kernels_for(level: Level, step: int, result: Result, plain: bool = True) -> 
         level: Whose kernels.
         step: Terms that AMX takes at a time.
         result: What sums become.
-        plain: See `byte_tiles.PLAIN`.
+        plain: Whether both sides have one zero point, and each column a factor.
     """
     scale, factors = result.scale.const, result.factors.const
     if result.kind is not Kind.LEVELS or not plain or scale is None or factors is None:
@@ -339,5 +358,6 @@ def _panels(matrix: Array, width: int) -> Array:
     return byte_panels(signed(matrix), width)
 
 
-def _threads(b: Builder) -> int:
+def threads_of(b: Builder) -> int:
+    """How many threads may run a step."""
     return b.options.threads if isinstance(b.options, PrecisionPolicy) else usable_processors()

@@ -15,6 +15,7 @@ from partita.lowering import Array, Builder, Node, Operand
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.kernels.elementwise.broadcast_loops import broadcast, emit_broadcast
 from partita_cpu.kernels.half import through_float32
+from partita_cpu.kernels.int8.batched_product import emit_byte_batches, fits_batches
 from partita_cpu.kernels.int8.byte_tiles import Kind
 from partita_cpu.kernels.int8.convolution_windows import emit_byte_convolution
 from partita_cpu.kernels.int8.integer_product import (
@@ -170,6 +171,8 @@ def quantized_matmul(
     if w.ndim == 2 and w_scale.size in (1, w.shape[1]) and is_one_product(operands):
         result = levels_of(b, w.shape[1], scales, None, y_zero)
         return emit_byte_product(b, operands, result)
+    if w_scale.size == 1 and fits_batches(operands):
+        return emit_byte_batches(b, operands, levels_of(b, w.shape[-1], scales, None, y_zero))
     sums = emit_integer_product(b, operands)
     n = sums.shape[-1] if sums.ndim else 1
     rows = sums.size // n if n else 0

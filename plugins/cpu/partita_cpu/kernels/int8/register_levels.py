@@ -83,7 +83,8 @@ def multiply_to_levels(
         count: Rows.
         columns: Of the panel, those that exist.
         rows: Address of the first, bytes from one to the next, runs of each and bytes from one of
-            these to the next.
+            these to the next; address of what sums of the first begin with, and bytes from row to
+            row there.
         panel: Addresses of the panel and of the next one, quads of a run, and bytes of the panel.
         fetched: Calls with this panel before.
         end: What `prepare_end` wrote.
@@ -99,6 +100,7 @@ def multiply_to_levels(
         some = count * (piece + 1) // pieces - done
         ahead = fetched_ahead(panel[0], panel[1], fetched + piece, panel[3])
         places = rows[0] + done * rows[1], rows[1], rows[2], rows[3], panel[0], panel[2], ahead
+        starts = rows[4] + done * rows[5]
         kernel = kernels[IN_REGISTERS + dots + some]
-        call_dot_levels(kernel, (*places, end, to[0] + done * to[1], to[1]))
+        call_dot_levels(kernel, (*places, starts, end, to[0] + done * to[1], to[1]))
     return fetched + pieces

@@ -16,11 +16,11 @@ from partita_cpu.llvm.tiles.amx_int8 import COLUMNS
 from partita_cpu.llvm.tiles.dot_int8 import PART, most_rows, sums_of_rows
 
 PARAMETERS = (
-    "ptr %a, i64 %lda, i64 %runs, i64 %pitch, ptr %b, i64 %quads, ptr %ahead, ptr %end, ptr %y, "
-    "i64 %ldy"
+    "ptr %a, i64 %lda, i64 %runs, i64 %pitch, ptr %b, i64 %quads, ptr %ahead, ptr %starts, "
+    "ptr %end, ptr %y, i64 %ldy"
 )
-"""As `dot_int8.PARAMETERS` without a tile. end: what `prepare_end` wrote. y: the first row of
-levels, ldy: bytes between rows."""
+"""As `dot_int8.PARAMETERS` without a tile. starts: by row what sums begin with. end: what
+`prepare_end` wrote. y: the first row of levels, ldy: bytes between rows."""
 
 PREPARE_PARAMETERS = (
     "ptr %end, i64 %columns, ptr %totals, i64 %zero, ptr %bias, ptr %factors, float %scale, "
@@ -34,9 +34,12 @@ _FACTORS = 4 * COLUMNS
 _LOW = 2 * _FACTORS
 _LEAST = _LOW + 4
 _COLUMNS = _LEAST + 4
-END_BYTES = _COLUMNS + 8
+NO_STARTS = _COLUMNS + 8
+"""Where zeros are that sums of all rows of a kernel may begin with."""
+_MOST_ROWS = 8
+END_BYTES = NO_STARTS + 4 * _MOST_ROWS
 """By column what is taken off a sum (int32) and a factor (float32); the least level less that of
-0, the least level, and how many columns exist."""
+0, the least level, how many columns exist, and zeros."""
 
 
 def prepare_end(name: str) -> Function:
@@ -62,6 +65,8 @@ def prepare_end(name: str) -> Function:
     f.do(f"store i32 {below}, ptr {f.at('%end', _LOW)}, align 4")
     f.do(f"store i32 {least}, ptr {f.at('%end', _LEAST)}, align 4")
     f.do(f"store i64 %columns, ptr {f.at('%end', _COLUMNS)}, align 4")
+    none = f"<{_MOST_ROWS} x i32> zeroinitializer"
+    f.do(f"store {none}, ptr {f.at('%end', NO_STARTS)}, align 4")
     f.do("ret void")
     return f
 
