@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from partita.lowering import Builder, Operand
 from partita_cpu.gemm.tile_kernels import byte_kernels
 from partita_cpu.jit.isa import available
 from partita_cpu.kernels.int8.batched_product import multiply_byte_batches
-from partita_cpu.kernels.int8.byte_tiles import CHUNK, TILE, TOGETHER, Kind
-from partita_cpu.kernels.int8.product import row_steps
+from partita_cpu.kernels.int8.byte_tiles import CHUNK, PLAIN, TILE, TOGETHER, Kind
+from partita_cpu.kernels.int8.product import ByteOperands, Result, byte_table, row_steps
 from partita_cpu.kernels.linalg.register_tiles import PANEL, QUAD
 
 from .test_native_layout import compiled
@@ -130,3 +131,20 @@ def test_products_of_levels_of_any_shapes(shapes, types):
     np.testing.assert_array_equal(found[1], np.clip(exact, 0, 255))
     steps = [step.how for step in request.explain_execution().steps]
     assert "dequantize" not in steps
+
+
+@pytest.mark.parametrize("zeros", [None, np.zeros(1), np.zeros(6), np.full(1, 3), np.full(6, 3)])
+def test_where_sums_may_end_in_registers(zeros):
+    """Not if columns have zero points of their own."""
+
+    def operand(array):
+        return Operand(array.shape, array.dtype, const=array)
+
+    w = operand(np.ones((4, 6), np.int8))
+    w_zero = None if zeros is None else operand(zeros.astype(np.int8))
+    operands = ByteOperands(operand(np.ones((2, 4), np.uint8)), w, None, w_zero)
+    one, rows = operand(np.ones(1, np.float32)), operand(np.ones(6, np.float32))
+    result = Result(Kind.LEVELS, np.dtype(np.uint8), one, rows, rows, one)
+    table, may = byte_table(Builder(None, None, None), operands, result, (4, 6, 4, 1))
+    assert table[PLAIN] == (zeros is None or not zeros.any())
+    assert may == (zeros is None or not zeros.any() or zeros.size == 1)

@@ -108,7 +108,8 @@ def test_levels_end_in_registers_for_columns_that_exist(level, columns, signed, 
         end.ctypes.data, columns, totals.ctypes.data, zero, *places, scale, low, level_of_zero
     )
     part = "" if columns > PANEL - PART else f"{-(-columns // PART) * PART}_"
-    for rows in range(1, most_rows(level, -(-columns // PART) * PART) + 1):
+    most = most_rows(level, -(-columns // PART) * PART)
+    for rows, started in itertools.product(range(1, most + 1), (False, True)):
         length = (rows - 1) * distance + (runs - 1) * pitch + quads * QUAD
         a = guarded.array(rng.integers(0, 256, length).astype(np.uint8))
         y = np.full((rows, width), 77, np.uint8)
@@ -116,7 +117,8 @@ def test_levels_end_in_registers_for_columns_that_exist(level, columns, signed, 
         call = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 11)(known[f"dot_levels_{part}{rows}"])
         lines = a.ctypes.data, distance, runs, pitch
         starts = guarded.array(rng.integers(-(2**31), 2**31, rows).astype(np.int32))
-        rest = panel.ctypes.data, quads, panel.ctypes.data, starts.ctypes.data, end.ctypes.data
+        first = starts.ctypes.data if started else 0
+        rest = panel.ctypes.data, quads, panel.ctypes.data, first, end.ctypes.data
         call(*lines, *rest, last.ctypes.data, width)
         y.reshape(-1)[: rows * width - 3] = last
         sums = np.zeros((rows, columns), np.int64)
@@ -124,7 +126,8 @@ def test_levels_end_in_registers_for_columns_that_exist(level, columns, signed, 
             first = row * distance + run * pitch
             quad = a[first : first + quads * QUAD].reshape(quads, QUAD).astype(np.int64)
             sums[row] += np.einsum("qcf,qf->c", panel[run, :, :columns].astype(np.int64), quad)
-        sums = (sums - zero * totals + bias + starts[:, None]).astype(np.int32)
+        sums = sums - zero * totals + bias
+        sums = (sums + started * starts[:, None].astype(np.int64)).astype(np.int32)
         exact = sums.astype(np.float32) * (scale * factors)
         found = y[:, :columns].view(np.int8 if signed else np.uint8)
         np.testing.assert_array_equal(

@@ -41,7 +41,7 @@ from partita_cpu.kernels.linalg.register_tiles import (
     multiply_byte_row,
     multiply_byte_rows,
 )
-from partita_cpu.llvm.tiles.dot_levels import END_BYTES, NO_STARTS
+from partita_cpu.llvm.tiles.dot_levels import END_BYTES
 from partita_cpu.scalar.instructions import round_even
 
 _STARTS = -(-END_BYTES // 4)
@@ -275,8 +275,8 @@ def _multiply_to_levels(
     numbers = address(zeros.column_totals), address(scaling.bias), address(scaling.factors)
     zero, levels = np.int64(zeros.row_zeros[0]) + p[ROW_SHIFT], (p[LOW], np.int64(scaling.zero[0]))
     memory = scratch[tid * TOGETHER * TILE : (tid + 1) * TOGETHER * TILE]
-    end_at, starts, pitch = address(memory), memory[_STARTS:], 0
-    starts_at = end_at + NO_STARTS
+    end_at, starts = address(memory), memory[_STARTS:]
+    starts_at, pitch = 0, 0
     if not p[PLAIN]:
         starts_at, pitch = address(starts), 4
     while task < stop:

@@ -88,7 +88,6 @@ from partita_cpu.kernels.int8.register_levels import (
 from partita_cpu.kernels.linalg.register_tiles import PANEL, QUAD
 from partita_cpu.llvm.tiles.amx_int8 import STEP
 from partita_cpu.llvm.tiles.dot_int8 import most_rows
-from partita_cpu.llvm.tiles.dot_levels import NO_STARTS
 
 _FEW_PIXELS = 64
 """Images of so few are quicker gathered: a fifth of what tiles compute would be dropped, and
@@ -326,7 +325,7 @@ def _dot_lines(
         prepare_end(kernels, end, exist, column, numbers, zero, product.scale[0], levels)
         for row in range(count):
             line_at = source + row * p[STRIDE_DOWN] * pitch
-            rows = line_at, step, p[DOWN], p[DILATION] * pitch, end + NO_STARTS, 0
+            rows = line_at, step, p[DOWN], p[DILATION] * pitch, 0, 0
             to = address(y) + (line + row) * width * p[COLUMNS] + column, p[COLUMNS]
             of_panel = weights, ahead, quads, size
             fetched = multiply_to_levels(kernels, width, exist, rows, of_panel, fetched, end, to)

@@ -302,11 +302,12 @@ def byte_table(
     terms, columns, width, steps = sizes
     limits = np.iinfo(result.dtype if result.kind is Kind.LEVELS else np.int32)
     column_shift = -SHIFT if operands.w.dtype == np.uint8 else 0
-    zeros = [zero is None or zero.size == 1 for zero in (operands.x_zero, operands.w_zero)]
-    plain = zeros[0] and result.factors.size == columns and not operands.needs_row_totals
+    x_zero, w_zero = (zero is None or zero.size == 1 for zero in (operands.x_zero, operands.w_zero))
+    equal = x_zero and result.factors.size == columns
+    plain = equal and not operands.needs_row_totals
     head = (terms, columns, width // QUAD, operands.shift, column_shift, result.kind)
     table = (*head, limits.min, limits.max, steps, plain, block_steps(b))
-    return np.array(table, np.int64), all(zeros) and result.factors.size == columns
+    return np.array(table, np.int64), plain or (equal and w_zero)
 
 
 def kernels_for(level: Level, step: int, result: Result, plain: bool = True) -> Array:
@@ -318,7 +319,7 @@ def kernels_for(level: Level, step: int, result: Result, plain: bool = True) -> 
         level: Whose kernels.
         step: Terms that AMX takes at a time.
         result: What sums become.
-        plain: Whether both sides have one zero point, and each column a factor.
+        plain: What `byte_table` says of its sums.
     """
     scale, factors = result.scale.const, result.factors.const
     if result.kind is not Kind.LEVELS or not plain or scale is None or factors is None:

@@ -83,8 +83,8 @@ def multiply_to_levels(
         count: Rows.
         columns: Of the panel, those that exist.
         rows: Address of the first, bytes from one to the next, runs of each and bytes from one of
-            these to the next; address of what sums of the first begin with, and bytes from row to
-            row there.
+            these to the next; address of what is added to sums of the first, or 0, and bytes from
+            row to row there.
         panel: Addresses of the panel and of the next one, quads of a run, and bytes of the panel.
         fetched: Calls with this panel before.
         end: What `prepare_end` wrote.

@@ -12,7 +12,6 @@ times the sums of the columns is added in the end.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 
 from partita_cpu.llvm.epilogue import prefetch
 from partita_cpu.llvm.function import Function
@@ -84,8 +83,7 @@ def sums_of_rows(f: Function, level: Level, rows: int, columns: int) -> list[lis
     """Writes the sums of so many rows and the first columns, with AVX-512.
 
     Args:
-        f: The kernel; of `PARAMETERS` it has all but the tile, and ``ptr %starts``: what the sums
-            of each row begin with, int32.
+        f: The kernel; of `PARAMETERS` it has all but the tile.
         level: One whose vectors have 16 lanes.
         rows: At most `most_rows`.
         columns: A multiple of the lanes.
@@ -94,11 +92,7 @@ def sums_of_rows(f: Function, level: Level, rows: int, columns: int) -> list[lis
         By row the names of vectors of int32.
     """
     vectors = columns // level.lanes
-    begun = _Pass(f, level, rows, range(vectors))
-    starts = [
-        f.splat(level.lanes, "i32", f.load("i32", f.at("%starts", 4 * row))) for row in range(rows)
-    ]
-    totals = begun.totals([start for start in starts for _ in range(vectors)])
+    totals = _Pass(f, level, rows, range(vectors)).totals()
     return [totals[vectors * row : vectors * (row + 1)] for row in range(rows)]
 
 
@@ -112,12 +106,8 @@ class _Pass:
         self._sets = max(1, _CHAINS // (rows * len(columns)))
         self._shifted = _takes_signed(level)
 
-    def totals(self, starts: Sequence[str] = ()) -> list[str]:
-        """Names of the sums, row by row.
-
-        Args:
-            starts: Names of what they begin with; none: with zeros.
-        """
+    def totals(self) -> list[str]:
+        """Names of the sums, row by row."""
         f, sets = self._f, self._sets
         unroll = max(sets, _UNROLL if self._unrolls else 1)
         per_set = self._rows * len(self._columns) + self._extras
@@ -128,8 +118,8 @@ class _Pass:
             values = f.loop(whole, self._state([a, *values]), lambda _, v: self._round(v, unroll))
             return f.loop(rest, self._state(values), lambda _, v: self._steps(v, 1))[1:]
 
-        zeros = ["zeroinitializer"] * (per_set * sets - len(starts))
-        sums = f.loop("%runs", self._state(["%b", "%ahead", *starts, *zeros], 2), run)[2:]
+        zeros = ["zeroinitializer"] * (per_set * sets)
+        sums = f.loop("%runs", self._state(["%b", "%ahead", *zeros], 2), run)[2:]
         totals = sums[:per_set]
         for number in range(1, sets):
             pairs = zip(totals, sums[number * per_set :][:per_set], strict=True)

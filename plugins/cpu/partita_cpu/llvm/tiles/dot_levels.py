@@ -19,8 +19,9 @@ PARAMETERS = (
     "ptr %a, i64 %lda, i64 %runs, i64 %pitch, ptr %b, i64 %quads, ptr %ahead, ptr %starts, "
     "ptr %end, ptr %y, i64 %ldy"
 )
-"""As `dot_int8.PARAMETERS` without a tile. starts: by row what sums begin with. end: what
-`prepare_end` wrote. y: the first row of levels, ldy: bytes between rows."""
+"""As `dot_int8.PARAMETERS` without a tile. starts: by row an int32 that is added to its
+sums, or null for nothing. end: what `prepare_end` wrote. y: the first row of levels, ldy: bytes
+between rows."""
 
 PREPARE_PARAMETERS = (
     "ptr %end, i64 %columns, ptr %totals, i64 %zero, ptr %bias, ptr %factors, float %scale, "
@@ -34,12 +35,9 @@ _FACTORS = 4 * COLUMNS
 _LOW = 2 * _FACTORS
 _LEAST = _LOW + 4
 _COLUMNS = _LEAST + 4
-NO_STARTS = _COLUMNS + 8
-"""Where zeros are that sums of all rows of a kernel may begin with."""
-_MOST_ROWS = 8
-END_BYTES = NO_STARTS + 4 * _MOST_ROWS
+END_BYTES = _COLUMNS + 8
 """By column what is taken off a sum (int32) and a factor (float32); the least level less that of
-0, the least level, how many columns exist, and zeros."""
+0, the least level, and how many columns exist."""
 
 
 def prepare_end(name: str) -> Function:
@@ -65,8 +63,6 @@ def prepare_end(name: str) -> Function:
     f.do(f"store i32 {below}, ptr {f.at('%end', _LOW)}, align 4")
     f.do(f"store i32 {least}, ptr {f.at('%end', _LEAST)}, align 4")
     f.do(f"store i64 %columns, ptr {f.at('%end', _COLUMNS)}, align 4")
-    none = f"<{_MOST_ROWS} x i32> zeroinitializer"
-    f.do(f"store {none}, ptr {f.at('%end', NO_STARTS)}, align 4")
     f.do("ret void")
     return f
 
@@ -86,15 +82,19 @@ def dot_levels(name: str, rows: int, level: Level, columns: int = COLUMNS) -> Fu
     least = f.splat(64, "i8", f.let(f"trunc i32 {f.load('i32', f.at('%end', _LEAST))} to i8"))
     exist = f.load("i64", f.at("%end", _COLUMNS))
 
-    def finish(store: _Store) -> None:
+    def finish(store: _Store, started: bool = False) -> None:
         to = "%y"
         for row in range(rows):
             to = f.at(to, "%ldy") if row else to
-            found = [_finished(f, total, i) for i, total in enumerate(sums[row])]
+            totals = sums[row]
+            if started:
+                start = f.splat(LANES, "i32", f.load("i32", f.at("%starts", 4 * row)))
+                totals = [f.let(f"add <{LANES} x i32> {total}, {start}") for total in totals]
+            found = [_finished(f, total, i) for i, total in enumerate(totals)]
             found += ["zeroinitializer"] * (COLUMNS // LANES - len(found))
             store(f, columns, levels_together(f, found, low, least), to)
 
-    def some() -> None:
+    def some(started: bool = False) -> None:
         bits = f.let(f"sub i64 {COLUMNS}, {exist}")
         mask = f.let(f"bitcast i64 {f.let(f'lshr i64 -1, {bits}')} to <64 x i1>")
 
@@ -102,9 +102,12 @@ def dot_levels(name: str, rows: int, level: Level, columns: int = COLUMNS) -> Fu
             name = "@llvm.masked.store.v64i8.p0"
             f.do(f"call void {name}(<64 x i8> {levels}, ptr {to}, i32 1, <64 x i1> {mask})")
 
-        finish(store)
+        finish(store, started)
 
-    f.either(f.let(f"icmp eq i64 {exist}, {columns}"), lambda: finish(_store_all), some)
+    def as_they_are() -> None:
+        f.either(f.let(f"icmp eq i64 {exist}, {columns}"), lambda: finish(_store_all), some)
+
+    f.either(f.let("icmp eq ptr %starts, null"), as_they_are, lambda: some(started=True))
     f.do("ret void")
     return f
 
