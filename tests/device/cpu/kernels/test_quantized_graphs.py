@@ -333,3 +333,32 @@ def test_normalizations_whose_quotients_are_near_the_limits_of_float32_stay_in_f
     x = np.array([[0, 9], [9, 0]], np.uint8)
     (y,) = partita.Core().compile_model(model, "CPU")({"x": x}).to_tuple()
     np.testing.assert_array_equal(y, [[3, 255], [255, 3]])
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+def test_quantized_concat_moves_levels(dtype):
+    """Images that products bring with channels last stay so, whatever their scales."""
+    kind, low = np.dtype(dtype).name, np.iinfo(dtype).min
+    dims = "[2,3,9,9]"
+    model = parser.parse_model(
+        f'<ir_version: 8, opset_import: ["": 13, "com.microsoft": 1]> g ({kind}{dims} x, '
+        f"{kind}{dims} w) => ({kind}[n,c,h,v] y) {{ "
+        "a = com.microsoft.QLinearConcat <axis = 1> (ys, yz, x, ys, yz, w, ws, wz, x, xs, yz) "
+        "y = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (a) }"
+    )
+    arrays = {
+        "ys": np.float32(0.04),
+        "ws": np.float32(0.013),
+        "xs": np.float32(0.06),
+        "yz": np.array(low + 90, dtype),
+        "wz": np.array(low + 140, dtype),
+    }
+    tensors = [numpy_helper.from_array(np.asarray(array), name) for name, array in arrays.items()]
+    model.graph.initializer.extend(tensors)
+    feeds = {name: RNG.integers(low, low + 256, (2, 3, 9, 9)).astype(dtype) for name in "xw"}
+    request = partita.Core().compile_model(model, "CPU").create_infer_request()
+    (y,) = request.infer(feeds).to_tuple()
+    np.testing.assert_array_equal(y, expected(model, feeds))
+    steps = [step.how for step in request.explain_execution().steps]
+    assert steps.count("look_up") == 2
+    assert "quantize" not in steps

@@ -14,7 +14,8 @@ def join_levels(graph: Graph, accepts: Accepts) -> None:
 
     Each element is quantized as before, so that results are the same. Levels whose scale the result
     shares are put together as they are, others by a table (`tabulate_levels`, to be run behind it).
-    All scales must be constants and for the whole tensor. Changes the graph, and bodies in it, in
+    onnxruntime's QLinearConcat, which names no floats, becomes the same. All scales must be
+    constants and for the whole tensor. Changes the graph, and bodies in it, in
     place.
 
     Args:
@@ -27,6 +28,13 @@ def join_levels(graph: Graph, accepts: Accepts) -> None:
     rewriter = Rewriter(graph, accepts, {})
     placed: dict[Node, list[Node]] = {}
     for node in graph.nodes:
+        if node.kind == "com.microsoft::QLinearConcat":
+            apart = _taken_apart(node)
+            if apart is not None and all(map(accepts, apart)):
+                placed[node] = apart
+            elif node.result is not None:
+                node.result.producer = node
+            continue
         found = _joined(rewriter, node) if node.kind == "Concat" else None
         if found is not None and accepts(found[0][-1]):
             steps, quantize = found
@@ -56,3 +64,28 @@ def _joined(rewriter: Rewriter, concat: Node) -> tuple[list[Node], Node] | None:
         levels.append(made)
     together = concat.like(levels, [result], origins=(*concat.origins, *quantize.origins))
     return [*steps, together], quantize
+
+
+def _taken_apart(node: Node) -> list[Node] | None:
+    """The nodes in place of a QLinearConcat: levels of other scales get the result's before."""
+    parts = [Levels.at(node, place, place + 1) for place in range(2, len(node.inputs), 3)]
+    y = Levels.at(node, -1, 0)
+    if y is None or node.result is None or not parts:
+        return None
+    steps, levels = [], []
+    for part in parts:
+        if part is None or part.zero.dtype != y.zero.dtype:
+            return None
+        if part.same_as(y):
+            levels.append(part.levels)
+            continue
+        floats, made = Value("", np.dtype(np.float32)), Value("", y.zero.dtype)
+        ends = ("DequantizeLinear", part, part.levels, floats), ("QuantizeLinear", y, floats, made)
+        for op_type, of, value, result in ends:
+            inputs = [value, *of.constants()]
+            steps.append(Node(op_type, inputs, [result], version=13, name=node.name, origins=()))
+        levels.append(made)
+    together = Node("Concat", levels, [node.result], node.attrs, version=13, name=node.name)
+    together.origins = node.origins
+    together.stand_for([node])
+    return [*steps, together]

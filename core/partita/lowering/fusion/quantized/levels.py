@@ -50,6 +50,23 @@ class Levels:
             return None
         return cls(node, node.inputs[0], scale.const, zeros)
 
+    @classmethod
+    def at(cls, node: Node, levels: int, scale: int) -> Levels | None:
+        """What inputs of an operator on levels stand for, if their constants are for all levels.
+
+        Args:
+            node: The operator.
+            levels: Place of the levels; -1 stands for the result.
+            scale: Place of the scale; the zero point follows.
+        """
+        value = node.result if levels < 0 else node.input(levels)
+        numbers = [node.input(scale), node.input(scale + 1)]
+        step, zero = (None if number is None else number.const for number in numbers)
+        if value is None or step is None or zero is None or step.size * zero.size != 1:
+            return None
+        known = step.dtype == np.float32 and zero.dtype in BYTES
+        return cls(node, value, step, zero) if known else None
+
     def same_as(self, other: Levels) -> bool:
         """Whether equal levels are equal numbers."""
         if self.zero.dtype != other.zero.dtype or self.scale.size != other.scale.size:
