@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -47,8 +48,9 @@ class Child:
         self._rest = b""
 
     def end(self):
-        """Ends it and what it has started."""
-        os.killpg(self._process.pid, signal.SIGKILL)
+        """Ends it and what it has started, unless it has ended by itself."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
     def results(self):

@@ -231,6 +231,15 @@ def test_caches_of_16_bits(form, kind):
     case.check(1e-2 if kind == np.float16 else 5e-2)
 
 
+@pytest.mark.parametrize("name", ["past_key", "past_value"])
+def test_past_keys_and_values_are_of_one_type(name):
+    """Kernels walk through both by the type of the keys, and would read beyond the values."""
+    case = Case((1, 2, 2, 7, 20), 34, 10, [9])
+    case.inputs[name] = case.inputs[name].astype(np.float16)
+    with pytest.raises(CompileError, match=r"inputs 3 and 4 are .* are of one type"):
+        case.computed()
+
+
 def test_all_in_float16():
     case = Case(*DECODE, do_rotary=1)
     for name, x in case.inputs.items():
