@@ -119,6 +119,14 @@ def core():
 
 
 @pytest.fixture
+def no_costs(tmp_path, monkeypatch):
+    """No cost is known yet, and none that is measured will be; compiled kernels stay known."""
+    folder = tmp_path / "costs"
+    folder.mkdir(mode=0o700)
+    monkeypatch.setattr("partita_hetero.cost.database.cache_folder", lambda kind: folder)
+
+
+@pytest.fixture
 def busy_clock(monkeypatch):
     """A machine so busy that three seconds go by whenever somebody looks at the clock."""
     clock = itertools.count(0.0, 3.0)

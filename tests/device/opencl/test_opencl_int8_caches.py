@@ -153,7 +153,9 @@ import sys
 import numpy as np
 from device.opencl.comparison import compiled
 from device.opencl.test_opencl_int8_caches import cases
+from partita_opencl.trials import kernel_checks
 
+kernel_checks.CHECKS.clear()  # to try all families of optimized kernels first takes half a minute
 for total in (6, 11):
     form = (1, 3, 1, 6, 8), 19, total, (total - 1,)
     _, case = cases(form, local_window_size=3)

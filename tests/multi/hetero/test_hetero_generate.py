@@ -100,9 +100,9 @@ def test_what_the_application_sets_stays(path, core):
     assert compiled.get_property("HETERO_CONTEXT") == 40
 
 
+@pytest.mark.usefixtures("no_costs")
 @pytest.mark.parametrize("room", [40, 200])
-def test_costs_are_measured_on_texts_that_caches_have_room_for(core, room, tmp_path, monkeypatch):
-    monkeypatch.setenv("PARTITA_CACHE_DIR", str(tmp_path))
+def test_costs_are_measured_on_texts_that_caches_have_room_for(core, room):
     proto = grouped_decoder(room).SerializeToString()
     by_cost = {"HETERO_SCHEDULE": "COST"}
     decision = core.compile_model(proto, BOTH, by_cost).explain().decision

@@ -81,9 +81,9 @@ def test_new_sizes_keep_the_cut_and_seen_ones_what_was_made(pinned, monkeypatch)
     assert compiled.explain().subgraph_devices == devices
 
 
+@pytest.mark.usefixtures("no_costs")
 @pytest.mark.parametrize("device", ["HETERO:CPU,REFERENCE", "HETERO:CPU,OPENCL"])
-def test_plans_by_measurement_are_right_at_any_size(device, tmp_path, monkeypatch):
-    monkeypatch.setenv("PARTITA_CACHE_DIR", str(tmp_path))
+def test_plans_by_measurement_are_right_at_any_size(device):
     proto, _ = encoder()
     core = partita.Core()
     model = core.read_model(proto)

@@ -22,7 +22,7 @@ from partita_cpu.nhwc.transpose import transpose_planes
 LEVELS = list(available())
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("rows", [1, 4, 5, 16, 17, 32, 33, 300])
 @pytest.mark.parametrize(
