@@ -310,7 +310,7 @@ def test_normalizations_of_levels(dtype, shape, relu):
 
 
 def test_normalizations_whose_quotients_are_near_the_limits_of_float32_stay_in_floats():
-    """Rounding by the inverse of a scale would make infinities NaN."""
+    """Factors in steps of the result would be infinite."""
     arrays = {
         "xs": np.float32(1),
         "xz": np.array(0, np.uint8),
@@ -362,3 +362,33 @@ def test_quantized_concat_moves_levels(dtype):
     steps = [step.how for step in request.explain_execution().steps]
     assert steps.count("look_up") == 2
     assert "quantize" not in steps
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+@pytest.mark.parametrize("axis", [1, -1])
+def test_levels_are_split(dtype, axis):
+    """Parts of the same scale are levels as they are, others by a table."""
+    kind, low = np.dtype(dtype).name, np.iinfo(dtype).min
+    model = parser.parse_model(
+        f'<ir_version: 8, opset_import: ["": 13]> g ({kind}[2,12,12] x) => '
+        f"({kind}[a,b,c] y, {kind}[d,e,f] z, {kind}[h,i,j] w) {{ f = DequantizeLinear (x, s, z0) "
+        f"p, q, r = Split <axis = {axis}> (f, sizes) y = QuantizeLinear (p, s, z0) "
+        "z = QuantizeLinear (q, t, z1) w = QuantizeLinear (r, s, z0) }"
+    )
+    arrays = {
+        "s": np.float32(0.04),
+        "z0": np.array(low + 90, dtype),
+        "t": np.float32(0.013),
+        "z1": np.array(low + 140, dtype),
+        "sizes": np.array([3, 4, 5]),
+    }
+    tensors = [numpy_helper.from_array(np.asarray(array), name) for name, array in arrays.items()]
+    model.graph.initializer.extend(tensors)
+    x = RNG.integers(low, low + 256, (2, 12, 12)).astype(dtype)
+    request = partita.Core().compile_model(model, "CPU").create_infer_request()
+    found = request.infer({"x": x}).to_tuple()
+    for one, due in zip(found, onnxruntime_results(model, {"x": x}), strict=True):
+        np.testing.assert_array_equal(one, due)
+    steps = [step.how for step in request.explain_execution().steps]
+    assert steps.count("look_up") == 1
+    assert not {"quantize", "dequantize"} & {*steps}

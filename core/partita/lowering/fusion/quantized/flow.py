@@ -72,7 +72,7 @@ def _fuse_normalization(rewriter: Rewriter, node: Node) -> None:
     y, result = Levels.named(quantize, np.dtype(np.uint8)), quantize.outputs[0]
     if y is None or result is None or max(x.scale.size, y.scale.size) > 1:
         return
-    if x.zero.dtype != y.zero.dtype or not _divides_exactly(x, rows, y):
+    if x.zero.dtype != y.zero.dtype or not _within_limits(x, rows, y):
         return
     if relu is not None and y.zero.item() != np.iinfo(y.zero.dtype).min:
         return
@@ -124,8 +124,8 @@ def _numbers(levels: Array, scale: Array, zero: Array) -> Value:
 _TINY, _HUGE = 1e-20, 1e20
 
 
-def _divides_exactly(x: Levels, rows: tuple[Array, Array], y: Levels) -> bool:
-    """Whether quotients can be found from a scale's inverse: all is far from float32's limits.
+def _within_limits(x: Levels, rows: tuple[Array, Array], y: Levels) -> bool:
+    """Whether factors and terms in steps of the result are far from float32's limits.
 
     Args:
         x: Levels that are multiplied and added to.

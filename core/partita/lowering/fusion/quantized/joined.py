@@ -1,4 +1,4 @@
-"""Quantized Concat: inputs are requantized each by itself, so that bytes are concatenated."""
+"""Quantized Concat and Split: parts are requantized each by itself, so that bytes are moved."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ def join_levels(graph: Graph, accepts: Accepts) -> None:
 
     Each element is quantized as before, so that results are the same. Levels whose scale the result
     shares are put together as they are, others by a table (`tabulate_levels`, to be run behind it).
-    onnxruntime's QLinearConcat, which names no floats, becomes the same. All scales must be
-    constants and for the whole tensor. Changes the graph, and bodies in it, in
-    place.
+    What Split makes of floats is treated alike: levels are split, and parts of which the result has
+    other scales get these by a table. onnxruntime's QLinearConcat, which names no floats, becomes
+    the same. All scales must be constants and for the whole tensor. Changes the graph, and bodies
+    in it, in place.
 
     Args:
         graph: The graph, before constants are folded.
@@ -34,6 +35,11 @@ def join_levels(graph: Graph, accepts: Accepts) -> None:
                 placed[node] = apart
             elif node.result is not None:
                 node.result.producer = node
+            continue
+        divided = _divided(rewriter, node) if node.kind == "Split" else None
+        if divided is not None and accepts(divided[0][0]):
+            placed[node] = divided[0]
+            placed.update((quantize, []) for quantize in divided[1])
             continue
         found = _joined(rewriter, node) if node.kind == "Concat" else None
         if found is not None and accepts(found[0][-1]):
@@ -89,3 +95,27 @@ def _taken_apart(node: Node) -> list[Node] | None:
     together.origins = node.origins
     together.stand_for([node])
     return [*steps, together]
+
+
+def _divided(rewriter: Rewriter, split: Node) -> tuple[list[Node], list[Node]] | None:
+    """The nodes in place of a Split of dequantized levels and of what quantizes all its results."""
+    x = Levels.of(rewriter, split.inputs[0])
+    if x is None or x.scale.size > 1 or x.levels.const is not None:
+        return None
+    steps, parts, quantized = [], [], []
+    for value in split.outputs:
+        quantize = rewriter.only_user(value, "QuantizeLinear")
+        y = None if quantize is None else Levels.named(quantize, np.dtype(np.uint8))
+        if value is None or quantize is None or y is None or y.scale.size > 1:
+            return None
+        quantized.append(quantize)
+        if x.same_as(y):
+            parts.append(quantize.result)
+            continue
+        part, floats = Value("", x.zero.dtype, value.shape), value.like()
+        parts.append(part)
+        inputs = [part, *x.constants()]
+        kind = "DequantizeLinear"
+        steps.append(Node(kind, inputs, [floats], version=13, name=split.name, origins=()))
+        steps.append(quantize.like([floats, *quantize.inputs[1:]], quantize.outputs))
+    return [split.like([x.levels, *split.inputs[1:]], parts), *steps], quantized

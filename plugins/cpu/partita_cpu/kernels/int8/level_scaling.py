@@ -18,35 +18,26 @@ from partita_cpu.scalar.instructions import fused_muladd, round_even, wide_vecto
 
 
 class ChannelScaling(NamedTuple):
-    """Numbers of `scale_levels`; each has one element, or one for each channel.
+    """Numbers of `scale_levels`.
 
     Attributes:
-        x_scale: What a step between levels of x is worth.
-        x_zero: The level of x that is 0.
-        factors: By channel.
-        terms: By channel.
-        y_scale: What a step between results is worth.
-        y_zero: The result that is 0.
+        x_zero: The level of x that is 0; one element.
+        factors: By channel, from steps of x to steps of y.
+        terms: By channel, in steps of y.
+        y_zero: The result that is 0; one element.
     """
 
-    x_scale: KernelArray
     x_zero: KernelArray
     factors: KernelArray
     terms: KernelArray
-    y_scale: KernelArray
     y_zero: KernelArray
 
 
 @loop(inline=True)
-def _scaled(level: Any, numbers: Any, factor: Any, term: Any, levels: Levels) -> Any:
-    """One result; `numbers`: scale and zero of x, scale, its inverse and zero of y."""
-    x_scale, x_zero, y_scale, inverse, y_zero = numbers
-    value = np.float32(np.int32(np.int32(level) - x_zero)) * x_scale
-    total = fused_muladd(value, factor, term)
-    # As in `add_levels`: the same quotient as by division, which takes longer.
-    about = total * inverse
-    quotient = fused_muladd(fused_muladd(-about, y_scale, total), inverse, about)
-    result = round_even(quotient) + y_zero
+def _scaled(level: Any, zeros: Any, factor: Any, term: Any, levels: Levels) -> Any:
+    """One result; `zeros`: those of x and y."""
+    steps = np.float32(np.int32(np.int32(level) - zeros[0]))
+    result = round_even(fused_muladd(steps, factor, term)) + zeros[1]
     result = levels.low if result < levels.low else result
     return np.int32(levels.high if result > levels.high else result)
 
@@ -55,9 +46,7 @@ def _scaled(level: Any, numbers: Any, factor: Any, term: Any, levels: Levels) ->
 def scale_levels(
     x: Any, scaling: ChannelScaling, y: Any, extents: Extents, levels: Levels, tid: int, nt: int
 ) -> None:
-    """``y = round(((x - x_zero) * x_scale * factor + term) / y_scale) + y_zero``, saturated.
-
-    No quotient may be near the limits of float32.
+    """``y = round((x - x_zero) * factor + term) + y_zero``, saturated.
 
     Args:
         x: (outer, channels, n) levels, flat.
@@ -70,22 +59,21 @@ def scale_levels(
     """
     outer, channels, n = extents
     wide_vectors()
-    factors, terms, y_scale = scaling.factors, scaling.terms, scaling.y_scale[0]
-    ends = scaling.x_scale[0], np.int32(scaling.x_zero[0]), y_scale
-    numbers = (*ends, np.float32(1) / y_scale, np.float32(scaling.y_zero[0]))
+    factors, terms = scaling.factors, scaling.terms
+    zeros = np.int32(scaling.x_zero[0]), np.float32(scaling.y_zero[0])
     if n == 1:
         for o in range(outer * tid // nt, outer * (tid + 1) // nt):
             before = x[o * channels : (o + 1) * channels]
             after = y[o * channels : (o + 1) * channels]
             for c in range(after.size):
-                after[c] = _scaled(before[c], numbers, factors[c], terms[c], levels)
+                after[c] = _scaled(before[c], zeros, factors[c], terms[c], levels)
         return
     planes = outer * channels
     for plane in range(planes * tid // nt, planes * (tid + 1) // nt):
         factor, term = factors[plane % channels], terms[plane % channels]
         before, after = x[plane * n : (plane + 1) * n], y[plane * n : (plane + 1) * n]
         for i in range(after.size):
-            after[i] = _scaled(before[i], numbers, factor, term, levels)
+            after[i] = _scaled(before[i], zeros, factor, term, levels)
 
 
 _TYPES = {0: BYTES, 1: F32, 2: BYTES, 3: F32, 4: F32, 5: F32, 6: BYTES}
@@ -108,13 +96,21 @@ class LevelScaleShiftInputs(NamedTuple):
 @with_inputs(LevelScaleShiftInputs)
 def level_scale_shift(b: Builder, node: Node, inputs: LevelScaleShiftInputs) -> Operand:
     """A normalization of levels; channels are second, or last where images lie so."""
-    x, *numbers = inputs
+    x, channels = inputs.x, inputs.factors.size
     if node.domain == DOMAIN:
-        extents = Extents(math.prod(x.shape[:-1]), x.shape[-1], 1)
+        extents = Extents(math.prod(x.shape[:-1]), channels, 1)
     else:
-        extents = Extents(x.shape[0], inputs.factors.size, math.prod(x.shape[2:]))
+        extents = Extents(x.shape[0], channels, math.prod(x.shape[2:]))
     y = b.empty(x.shape, x.dtype)
     if y.size:
-        scaling = ChannelScaling(*map(b.flat, numbers))
+        x_scale, factors, terms, y_scale = (
+            b.value(operand).astype(np.float64).reshape(-1)
+            for operand in (inputs.x_scale, inputs.factors, inputs.terms, inputs.y_scale)
+        )
+        rows = [
+            b.constant((row / y_scale).astype(np.float32)) for row in (factors * x_scale, terms)
+        ]
+        zeros = b.flat(inputs.x_zero), b.flat(inputs.y_zero)
+        scaling = ChannelScaling(zeros[0], rows[0], rows[1], zeros[1])
         b.call(scale_levels, b.flat(x), scaling, b.flat(y), extents, levels_of_type(x.dtype))
     return y
