@@ -1,16 +1,18 @@
 """One token after another on a graphics card: device OPENCL beside PyTorch, taking turns.
 
-    python benchmarks/gpu_decoders.py [--size 1B] [--weights f16,q4] [--context 1024] [--tokens 64]
-        [--without block_tiles,cache_attention]
+    python benchmarks/gpu_decoders.py [--size 1B] [--layers 6] [--weights f16,q4] [--context 1024]
+        [--tokens 64] [--without block_tiles,cache_attention]
 
-The decoder has random weights (`random_decoders.py`), a cache of ``--context`` tokens that is half
-full, and a batch of one. PyTorch computes the same layers in float16 with a static cache, its own
-attention and normalization, replayed as a CUDA graph; it has no product of 4-bit blocks, so that
-its float16 is the peer of every row. Calls of both bring all logits to the host, in float32, to
-memory that the next call overwrites. Prints medians in milliseconds per token, tokens per second,
-and the bytes that a token must read (weights, and the filled half of the cache) over that time.
-``--without`` prints what tokens take without the kernels of a name, one name after another: the
-difference is what these kernels and their launches take.
+The decoder has random weights (`random_decoders.py`), fewer layers with ``--layers``, a cache of
+``--context`` tokens that is half full, and a batch of one. PyTorch computes the same layers in
+float16 with a static cache, its own attention and normalization, replayed as a CUDA graph; it has
+no product of 4-bit blocks, so that its float16 is the peer of every row. Calls of both bring all
+logits to the host, in float32, to memory that the next call overwrites. For some seconds nothing
+is measured: OpenCL launches the programs until CUDA has loaded them. Prints medians in milliseconds
+per token, tokens per second, and the bytes that a token must read (weights, and the filled half of
+the cache) over that time. ``--without`` prints what tokens take without the kernels of a name, one
+name after another: the difference is what these kernels and their launches take. It leaves out what
+OpenCL launches, so that it asks for ``PARTITA_CUDA=0``.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import contextlib
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -29,6 +32,9 @@ import partita
 from partita_opencl.runtime import launch_batch
 
 Call = Callable[[], Any]
+
+LOADING_S = 5.0
+"""Seconds of calls before those that are measured."""
 
 
 def torch_call(sizes: Architecture, context: int) -> Call:
@@ -104,9 +110,9 @@ def torch_call(sizes: Architecture, context: int) -> Call:
     return call
 
 
-def our_call(size: str, weights: str, context: int, device: str) -> Call:
+def our_call(sizes: Architecture, weights: str, context: int, device: str) -> Call:
     """One token by Partita, always at the middle of the cache."""
-    model = decoder(size, weights, context)  # type: ignore[arg-type]  # checked by the parser
+    model = decoder(sizes, weights, context)  # type: ignore[arg-type]  # checked by the parser
     one = {
         port.name: [1 if dim == "batch" else dim for dim in port.shape or ()]
         for port in model.inputs
@@ -153,6 +159,7 @@ def main() -> None:
     parser.add_argument(
         "--size", default="1B", choices=[n for n, s in SIZES.items() if not s.experts]
     )
+    parser.add_argument("--layers", type=int, help="how many, in the place of the size's own")
     parser.add_argument("--weights", default="f16,q4")
     parser.add_argument("--context", type=int, default=1024)
     parser.add_argument("--tokens", type=int, default=64)
@@ -160,14 +167,20 @@ def main() -> None:
     parser.add_argument("--without", default="", help="kernels that are left out, one by one")
     arguments = parser.parse_args()
     sizes, kinds = SIZES[arguments.size], arguments.weights.split(",")
+    if arguments.layers is not None:
+        sizes = replace(sizes, layers=arguments.layers)
     calls = {
-        f"Partita {kind}": our_call(arguments.size, kind, arguments.context, arguments.device)
+        f"Partita {kind}": our_call(sizes, kind, arguments.context, arguments.device)
         for kind in kinds
     }
     try:
         calls["PyTorch f16, CUDA graph"] = torch_call(sizes, arguments.context)
     except (ImportError, RuntimeError) as error:
         print(f"PyTorch is left out: {str(error).splitlines()[0]}")
+    began = time.perf_counter()
+    while time.perf_counter() - began < LOADING_S:
+        for call in calls.values():
+            call()
     times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(8):
         for name, call in calls.items():
@@ -179,7 +192,7 @@ def main() -> None:
     for name, taken in times.items():
         seconds = statistics.median(taken)
         kind = name.split()[-1] if name.startswith("Partita") else "f16"
-        model = decoder(arguments.size, kind, context)
+        model = decoder(sizes, kind, context)
         nbytes = work_of_a_token(model, context, context // 2).bytes_read
         rate = f"{1 / seconds:8.1f} tokens/s {nbytes / seconds / 1e9:8.0f} GB/s"
         print(f"  {name:26} {seconds * 1e3:8.3f} ms {rate}")

@@ -57,6 +57,19 @@ def test_a_number_that_is_none_is_in_what_sees_it(name):
         assert np.isfinite(y[0, 0, 48:]).all() and np.isfinite(y[1]).all()
 
 
+@pytest.mark.parametrize("form", [DECODE, PROMPT, CHUNK, FEW, LONG])
+def test_what_the_cache_has_behind_its_last_key_counts_nothing(form):
+    """Keys are read before it is known how many there are."""
+    case = Case(*form, do_rotary=1)
+    due, *_ = case.due()
+    for row, length in enumerate(case.lengths):
+        first = 0 if case.inputs["total"] == case.tokens else length + 1 - case.tokens
+        for name in ("past_key", "past_value"):
+            case.inputs[name][row, :, first:] = np.nan
+    for found, *_ in case.found():
+        np.testing.assert_allclose(found, due, 2e-5, 2e-5)
+
+
 @pytest.mark.parametrize(
     ("form", "names"), [(FEW, "kv"), (FEW, "q"), (FEW, ["sines"]), (PROMPT, ["v", "cosines"])]
 )

@@ -32,7 +32,8 @@ __kernel GROUPED void cache_append(
   if (unit >= (size_t)batch * tokens * heads) return;
 #endif
   const int head = unit % heads, token = unit / heads % tokens, row = unit / heads / tokens;
-  const int2 span = span_of(lengths, total, row, tokens, places, turns, fault, mark);
+  const int2 span =
+      span_of(lengths[row], GET_TOTAL(total), row, tokens, places, turns, fault, mark);
   const int place = span.x + token;
   const size_t from = (size_t)row * tokens + token;
   k += from * step.x + start.x + head * SIZE;

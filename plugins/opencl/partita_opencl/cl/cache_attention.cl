@@ -85,10 +85,16 @@ void sum_over_set(float* scores, __local float* partial, const int tid) {
 #if defined(NVIDIA) && defined(CACHE_HALF) && WIDTH == 8
 typedef uint4 Elements;
 #define FETCH(to, from) to = *(__global const uint4*)(from)
+#define LEAVE_OUT(to) to = (uint4)(0);
 #define NUMBERS_OF(to, elements) unpack8(to, elements)
 #else
 typedef struct { float v[WIDTH]; } Elements;
 #define FETCH(to, from) fetch((to).v, from)
+#define LEAVE_OUT(to) \
+  { \
+    _Pragma("unroll") \
+    for (int i = 0; i < WIDTH; i++) (to).v[i] = 0.0f; \
+  }
 #define NUMBERS_OF(to, elements) \
   { \
     _Pragma("unroll") \
@@ -104,11 +110,13 @@ void fetch(float* to, __global const CACHE* from) {
 }
 #endif
 
-// Keys and values of a turn; past the end, the last key is read again, and does not count.
-#define FETCH_TURN(base) \
-  _Pragma("unroll") \
-  for (int a = 0; a < AT_ONCE; a++) { \
-    const size_t at = (size_t)max(0, min((base) + a * KEYS + set, stop - 1)) * PITCH; \
+// Which key a set has: parts take blocks of KEYS in turn.
+#define KEY_OF(block) (begin + ((block) * SPLITS + split) * KEYS + set)
+
+// A key and its value; past the end, the last key is read again, and does not count.
+#define FETCH_KEY(a, place, end) \
+  { \
+    const size_t at = (size_t)max(0, min(place, (end) - 1)) * PITCH; \
     FETCH(coming_keys[a], keys + at + d0); \
     FETCH(coming_values[a], values + at + d0); \
     key_scales[a] = SCALE_OF(keys + at); \
@@ -157,6 +165,7 @@ void cache_attention(
   const int head = get_group_id(0) / SPLITS / tiles % heads;
   const int row = get_group_id(0) / SPLITS / tiles / heads;
   const int room = min(places, bias_step.w);
+  const LENGTH length = lengths[row], most = GET_TOTAL(total);
   k += (size_t)row * tokens * step.y + start.y + head * SIZE;
   v += (size_t)row * tokens * step.z + start.z + head * SIZE;
 
@@ -193,11 +202,17 @@ void cache_attention(
   }
 #endif
 #endif
-  const int2 span = span_of(lengths, total, row, tokens, room, turns, fault, mark);
-  const int before = span.x, valid = min(tokens, span.y - span.x);
   const size_t cache = ((size_t)row * heads + head) * places * PITCH;
   keys += cache;
   values += cache;
+  Elements coming_keys[AT_ONCE], coming_values[AT_ONCE];
+  float key_scales[AT_ONCE], value_scales[AT_ONCE];
+  int begin = 0;
+#ifndef WINDOW
+  FETCH_KEY(0, KEY_OF(0), places)  // while lengths are on their way
+#endif
+  const int2 span = span_of(length, most, row, tokens, room, turns, fault, mark);
+  const int before = span.x, valid = min(tokens, span.y - span.x);
 
 #if defined(APPENDS) && defined(CACHE_CODES)
   __local uint new_rows[2 * APPENDS][PITCH / 4];  // keys and values of a token are neighbours
@@ -213,7 +228,6 @@ void cache_attention(
   }
 #endif
 
-  int begin = 0;
 #ifdef SEES_ALL
   const int end = span.y;
 #else
@@ -221,13 +235,16 @@ void cache_attention(
 #endif
 #ifdef WINDOW
   begin = max(0, min(end, before + first / group - WINDOW + 1));
+  FETCH_KEY(0, KEY_OF(0), end)
+#else
+  if (KEY_OF(0) >= end) {  // what lies there may be no number
+    LEAVE_OUT(coming_keys[0])
+    LEAVE_OUT(coming_values[0])
+    key_scales[0] = value_scales[0] = 0.0f;
+  }
 #endif
-  const int share = ((end - begin + SPLITS - 1) / SPLITS + KEYS - 1) / KEYS * KEYS;
-  begin = min(end, begin + split * share);
-  const int stop = min(end, begin + share);
-  Elements coming_keys[AT_ONCE], coming_values[AT_ONCE];
-  float key_scales[AT_ONCE], value_scales[AT_ONCE];
-  FETCH_TURN(begin)
+  #pragma unroll
+  for (int a = 1; a < AT_ONCE; a++) FETCH_KEY(a, KEY_OF(a), end)
 #ifdef EARLY
 #define OWN(head, j, d) own[j]
 #define OTHER(head, j, d) other[j]
@@ -281,7 +298,7 @@ void cache_attention(
     #pragma unroll
     for (int i = 0; i < WIDTH; i++) sums[r][i] = 0.0f;
   }
-  for (int base = begin; base < stop; base += KEYS * AT_ONCE) {
+  for (int block = 0; KEY_OF(block) - set < end; block += AT_ONCE) {
     float scores[SCORES], value[AT_ONCE][WIDTH], value_scale[AT_ONCE];
     #pragma unroll
     for (int a = 0; a < AT_ONCE; a++) {
@@ -290,7 +307,7 @@ void cache_attention(
       NUMBERS_OF(value[a], coming_values[a]);
       value_scale[a] = value_scales[a];
 #ifdef APPENDS
-      const int place = min(base + a * KEYS + set, stop - 1);
+      const int place = min(KEY_OF(block + a), end - 1);
       if (place >= before) {
 #ifdef CACHE_CODES
         __local const uint* key_row = new_rows[2 * (place - before)];
@@ -318,7 +335,9 @@ void cache_attention(
         scores[r * AT_ONCE + a] = dot * key_scale;
       }
     }
-    if (base + KEYS * AT_ONCE < stop) FETCH_TURN(base + KEYS * AT_ONCE)
+    if (KEY_OF(block + AT_ONCE) - set < end)
+      #pragma unroll
+      for (int a = 0; a < AT_ONCE; a++) FETCH_KEY(a, KEY_OF(block + AT_ONCE + a), end)
     sum_over_set(scores, scratch, tid);
     #pragma unroll
     for (int r = 0; r < ROWS; r++) {
@@ -332,8 +351,8 @@ void cache_attention(
       float highest = top[r];
       #pragma unroll
       for (int a = 0; a < AT_ONCE; a++) {
-        const int place = base + a * KEYS + set;
-        sees[a] = place < stop;
+        const int place = KEY_OF(block + a);
+        sees[a] = place < end;
 #ifndef SEES_ALL
         sees[a] = sees[a] && place <= here;
 #endif

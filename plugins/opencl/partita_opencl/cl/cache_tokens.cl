@@ -62,22 +62,24 @@ void note_fault(
   fault[6] = most;
 }
 
-// Keys of a row before this run (x) and after it (y); none, and a note in `fault`, if lengths do not
-// fit the cache, the tokens or the tables.
 #ifdef TOLD_BY_LENGTHS
 #define LENGTH long
+#define GET_TOTAL(total) 0
 #else
 #define LENGTH int
+#define GET_TOTAL(total) *(total)
 #endif
+
+// Keys of a row before this run (x) and after it (y), by its length and the total; none, and a note in
+// `fault`, if these do not fit the cache, the tokens or the tables.
 int2 span_of(
-    __global const LENGTH* lengths, __global const LENGTH* total, const int row, const int tokens,
-    const int places, const int turns, volatile __global int* fault, const int mark
+    const LENGTH length, const LENGTH most, const int row, const int tokens, const int places,
+    const int turns, volatile __global int* fault, const int mark
 ) {
 #ifdef TOLD_BY_LENGTHS
-  const int keys = (int)clamp(lengths[row], (long)0, (long)places);
+  const int keys = (int)clamp(length, (long)0, (long)places);
   return (int2)(keys - tokens, keys);
 #else
-  const int most = total[0], length = lengths[row];
   const bool first = most == tokens;
   const int least = first ? 0 : tokens - 1;
   if (most < tokens || most > places) {
