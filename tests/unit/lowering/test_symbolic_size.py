@@ -10,6 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from partita.lowering.geometry.boxes import Box, strides_of
+from partita.lowering.graph import Node
+from partita.lowering.program import Operand
 from partita.lowering.shapes.symbolic_size import (
     Recording,
     Size,
@@ -250,3 +253,35 @@ def test_nothing_is_decided_after_the_end():
     for use in (int, bool, lambda n: n + 1, lambda n: n == 4):
         with pytest.raises(RuntimeError, match="after its recording has ended"):
             use(x)
+
+
+def test_quotients_of_products_lose_the_factors_of_both():
+    recording = Recording()
+    n, h, w = (recording.size(size) for size in (2, 5, 7))
+    assert type(n * h * w * 32 // (w * h * n)) is int
+    assert n * h * w * 32 // (w * h * n) == 32
+    rest = (n * h * w * 6) // (h * w * 2)
+    assert rest.at == (n * 3).at
+    inexact = (n * h * 7) // (h * 2)
+    recording.close()
+    found = recording.repeat([3, 4, 9])
+    assert (found[rest.place], found[inexact.place]) == (9, 10)
+    for sizes in ([0, 4, 9], [3, 0, 9], [3, 4, 0]):  # there is no quotient
+        assert recording.repeat(sizes) is None
+
+
+def test_a_quotient_by_nothing_is_an_error_whatever_is_divided():
+    recording = Recording()
+    n, h = recording.size(2), recording.size(0)
+    with pytest.raises(ZeroDivisionError):
+        n * h // h
+
+
+def test_whether_a_box_moves_along_an_axis_is_no_decision():
+    recording = Recording()
+    n, w = recording.size(4), recording.size(7)
+    shape = n, w
+    assert 0 not in shape
+    Box(Operand(shape, np.dtype(np.float32)), strides_of(shape)).check(Node("", (), ()), shape)
+    recording.close()
+    assert all(recording.repeat(sizes) is not None for sizes in ([1, 7], [4, 1], [1, 1], [9, 9]))

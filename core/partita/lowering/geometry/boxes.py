@@ -8,6 +8,7 @@ from typing import NamedTuple
 from partita.errors import OperandError
 from partita.lowering.graph import Node
 from partita.lowering.program import Operand
+from partita.lowering.shapes.symbolic_size import highest
 
 
 def strides_of(shape: Sequence[int]) -> list[int]:
@@ -43,8 +44,9 @@ class Box(NamedTuple):
             OperandError: It does.
         """
         ends = [(n - 1) * step for n, step in zip(sizes, self.strides, strict=True)]
-        first = self.start + sum(end for end in ends if end < 0)
-        last = self.start + sum(end for end in ends if end > 0)
+        # An end of 0 adds nothing to either: whether it is that is no decision by sizes.
+        first = self.start - sum(highest(-end, 0) for end in ends)
+        last = self.start + sum(highest(end, 0) for end in ends)
         if first < 0 or last >= self.tensor.size:
             raise OperandError(
                 f"Operation '{node.name}' ({node.model_kind}) would copy elements beyond a tensor "

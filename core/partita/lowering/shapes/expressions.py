@@ -125,6 +125,10 @@ class Expressions:
             offset = fn(x.offset, z.offset)
             left, right = (self._linear(form._replace(offset=0)) for form in (x, z))
             return self._linear(LinearForm(1, self._step(fn, left, right), offset))
+        if fn is operator.floordiv and x.factor and z.factor and not x.offset and not z.offset:
+            found = self._cancelled(x, z)
+            if found is not None:
+                return found
         if z.factor or z.offset <= 0:
             return self._step(fn, left, right)
         whole, offset = divmod(x.offset, z.offset)
@@ -134,6 +138,23 @@ class Expressions:
             return found
         self._quotients.setdefault(found, (rest, z.offset))
         return self._linear(LinearForm(1, found, whole))
+
+    def _cancelled(self, x: LinearForm, z: LinearForm) -> int | None:
+        """The place of a quotient of products without the factors of both; ``None`` if it has more.
+
+        What a Reshape to (n, h, w, -1) leaves of n * h * w pixels is their channels, for any sizes.
+        """
+        left, right = ([*self._factors.get(form.atom, (form.atom,))] for form in (x, z))
+        for factor in right:
+            if factor not in left:
+                return None
+            left.remove(factor)
+        if x.factor % z.factor or any(self._equals(factor, 0) for factor in right):
+            return None
+        factor = x.factor // z.factor
+        if not left:
+            return self._constant(factor)
+        return self._linear(LinearForm(factor, self._product(left), 0))
 
     def _product(self, factors: Sequence[int]) -> int:
         """The place of a product of atoms, multiplied in their order."""
