@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from partita.lowering.shapes.symbolic_size import evaluated, settled
+from partita.lowering.shapes.symbolic_size import evaluated, holds_sizes, present, settled
 from partita_cpu.gemm.blocking.problem import Images
 from partita_cpu.gemm.tile_kernels import Arithmetic, tile_columns
 from partita_cpu.llvm.images.winograd import POINTS, TAPS, pixels_of
@@ -49,6 +49,9 @@ GAIN = 1.1
 GAIN_OF_LARGER = 1.15
 """How many times less time tiles of 4 x 4 have to take than those of 2 x 2, whose weights take less
 than half the memory."""
+
+CLOSE = 1.1
+"""How many times as long as the best tile that of another size may take, to share its program."""
 
 
 class Sizes(NamedTuple):
@@ -133,17 +136,32 @@ def side_for(
     inside = min(images.begin + images.end) >= 0
     if not plain or not inside or images.groups > 1 or images.slices > 1:
         return 0
-    side: int = settled(evaluated(fastest_side, *Sizes.of(images, machine, threads, direct)))
-    return side
+    sizes = Sizes.of(images, machine, threads, direct)
+    side = fastest_side(*map(present, sizes))
+    if holds_sizes(sizes) and not evaluated(_is_close, side, *sizes):
+        return settled(evaluated(fastest_side, *sizes))  # type: ignore[no-any-return]  # an int
+    return side  # also for other sizes, if it is nearly the fastest for them
 
 
 def fastest_side(*numbers: int) -> int:
     """The side of the fastest tile, or 0; of the numbers of `Sizes`."""
-    sizes = Sizes(*numbers)
-    small, large = (_time(sizes, side)[0] for side in POINTS)
-    if min(small, large) * GAIN >= _direct(sizes):
+    direct, small, large = costs(Sizes(*numbers))
+    if min(small, large) >= direct:
         return 0
     return 4 if large * GAIN_OF_LARGER <= small else 2
+
+
+def costs(sizes: Sizes) -> tuple[float, float, float]:
+    """The time directly, and with tiles of 2 x 2 and 4 x 4, which has to be worth their memory."""
+    small, large = (_time(sizes, side)[0] * GAIN for side in POINTS)
+    return _direct(sizes), small, large
+
+
+def _is_close(side: int, *numbers: int) -> bool:
+    """Whether a side, or 0, takes hardly longer than the fastest for the numbers of `Sizes`."""
+    direct, small, large = costs(Sizes(*numbers))
+    times = {0: direct, 2: small, 4: large * GAIN_OF_LARGER}
+    return times[side] <= CLOSE * min(times.values())
 
 
 def panel_and_shares(side: int, *numbers: int) -> tuple[int, int]:

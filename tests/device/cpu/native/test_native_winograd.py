@@ -14,6 +14,7 @@ from sampling import examples
 
 import partita
 from partita.lowering import ActivationCode
+from partita.lowering.shapes.symbolic_size import Recording
 from partita.system.cache_sizes import CacheSizes
 from partita_cpu.gemm.blocking.problem import Images, Storage
 from partita_cpu.gemm.packing.weights import pack_bias
@@ -25,7 +26,15 @@ from partita_cpu.threads.claims import LINE
 from partita_cpu.winograd.point_weights import evaluation, recovery, transform
 from partita_cpu.winograd.tile_loop import WinogradContext, filter_tiles
 from partita_cpu.winograd.tile_plan import transform_kernels, winograd_plan
-from partita_cpu.winograd.time_model import Sizes, fastest_side, panel_and_shares, side_for
+from partita_cpu.winograd.time_model import (
+    CLOSE,
+    GAIN_OF_LARGER,
+    Sizes,
+    costs,
+    fastest_side,
+    panel_and_shares,
+    side_for,
+)
 
 from .conftest import CACHES, GATES, Guarded, gated, own_share_left
 from .conftest import TOLERANCE as TOLERANCE_OF
@@ -337,6 +346,28 @@ def test_any_sizes_have_an_answer(data):
     pace = data.draw(st.integers(1, 2))
     found = fastest_side(*Sizes(*sizes, threads, lanes, 2 * lanes, 14, near, far, pace))
     assert found in (0, 2, 4)
+
+
+def test_sizes_for_which_a_tile_is_nearly_the_fastest_share_its_program():
+    level = next((level for level in LEVELS if level.lanes == 16), LEVELS[0])
+    machine = MachineModel(level, 2, CacheSizes(48 << 10, 1 << 20, 16 << 20))
+
+    def cost(size, side):
+        return dict(zip((0, 2, 4), costs(Sizes.of(image(size), machine, 1)), strict=True))[side]
+
+    def image(size):
+        return images_of(1, (size, size), 32, 32)
+
+    recording = Recording()
+    side = side_for(image(recording.size(14)), machine, 1)
+    recording.close()
+    best = {size: side_for(image(size), machine, 1) for size in range(1, 100)}
+    shared = [size for size in best if recording.repeat([size]) is not None]
+    assert best[14] == side
+    assert any(best[size] != side for size in shared)
+    assert any(size not in shared for size in best)
+    for size in shared:
+        assert cost(size, side) <= CLOSE * GAIN_OF_LARGER * cost(size, best[size])
 
 
 def net_of(size=(28, 31)):
