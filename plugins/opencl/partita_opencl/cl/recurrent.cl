@@ -140,42 +140,15 @@ void recurrent(
 #endif
       if (!MINE) continue;
 #define FUNCTION(n, v) function_of(v, codes[n], parameters + 2 * (n))
-#if defined(LSTM)
-      const float held = c[j];
-      float enter = own[0] + TOTAL(0), leave = own[1] + TOTAL(1);
-      float keep = own[2] + TOTAL(2), fresh = own[3] + TOTAL(3);
-#ifdef PEEPHOLES
-      __global const M* peep = peepholes + direction * 3 * HIDDEN + j;
-      enter += GET(peep, 0) * held;
-      keep += GET(peep, 2 * HIDDEN) * held;
-#endif
-      enter = FUNCTION(0, CLIPPED(enter));
-#ifdef INPUT_FORGET
-      keep = 1.0f - enter;
-#else
-      keep = FUNCTION(0, CLIPPED(keep));
-#endif
-      fresh = FUNCTION(1, CLIPPED(fresh));
-      const float cell = keep * held + enter * fresh;
-#ifdef PEEPHOLES
-      leave += GET(peep, HIDDEN) * cell;
-#endif
-      c[j] = cell;
-      next[j] = FUNCTION(0, CLIPPED(leave)) * FUNCTION(2, cell);
-      PUT(y, out + j, next[j]);
-#elif defined(GRU)
-      const float update = FUNCTION(0, CLIPPED(own[0] + TOTAL(0)));
-      const float reset = FUNCTION(0, CLIPPED(own[1] + TOTAL(1)));
-#ifdef RESET_AFTER
-      const float fresh = FUNCTION(1, CLIPPED(own[2] + reset * TOTAL(2)));
-      next[j] = (1.0f - update) * fresh + update * h[j];
-      PUT(y, out + j, next[j]);
-#else
-      next[j] = update;
-      c[j] = reset * h[j];
-#endif
-#else
+#if defined(GRU) && !defined(RESET_AFTER)
       next[j] = FUNCTION(0, CLIPPED(own[0] + TOTAL(0)));
+      c[j] = FUNCTION(0, CLIPPED(own[1] + TOTAL(1))) * h[j];
+#else
+#define CELL c[j]
+#define PEEP(n) GET(peepholes, (direction * 3 + (n)) * HIDDEN + j)
+#define BEFORE h[j]
+#define RESULT next[j]
+#include "recurrent_step.cl"
       PUT(y, out + j, next[j]);
 #endif
     }

@@ -167,33 +167,12 @@ void recurrent_units(
     #pragma unroll
     for (int g = 0; g < GATES; g++) own[g] = GET_HALF((half*)came, g);
 #define FUNCTION(n, v) function_of(v, FUNCTION##n, parameters + 2 * n)
-#if defined(LSTM)
-    float enter = own[0] + sums[0], leave = own[1] + sums[1];
-    float keep = own[2] + sums[2], fresh = own[3] + sums[3];
-#ifdef PEEPHOLES
-    enter += peeped[0] * c;
-    keep += peeped[2] * c;
-#endif
-    enter = FUNCTION(0, CLIPPED(enter));
-#ifdef INPUT_FORGET
-    keep = 1.0f - enter;
-#else
-    keep = FUNCTION(0, CLIPPED(keep));
-#endif
-    fresh = FUNCTION(1, CLIPPED(fresh));
-    c = keep * c + enter * fresh;
-#ifdef PEEPHOLES
-    leave += peeped[1] * c;
-#endif
-    h = FUNCTION(0, CLIPPED(leave)) * FUNCTION(2, c);
-#elif defined(GRU)
-    const float update = FUNCTION(0, CLIPPED(own[0] + sums[0]));
-    const float reset = FUNCTION(0, CLIPPED(own[1] + sums[1]));
-    const float fresh = FUNCTION(1, CLIPPED(own[2] + reset * sums[2]));
-    h = (1.0f - update) * fresh + update * h;
-#else
-    h = FUNCTION(0, CLIPPED(own[0] + sums[0]));
-#endif
+#define TOTAL(g) sums[g]
+#define CELL c
+#define PEEP(n) peeped[n]
+#define BEFORE h
+#define RESULT h
+#include "recurrent_step.cl"
 #if SHARES > 1
     if (mine) PUT_HALF(exchanged, to * HIDDEN + unit, h);
     if (step + 1 < length) {

@@ -37,6 +37,7 @@ FILES = (
     *("block_run.cl", "block_weights.cl", "block_columns.cl", "block_tiles.cl", "tile_sums.cl"),
     *("tiled_weights.cl", "copy_engine.cl", "product_loads.cl", "product_place.cl"),
     *("product_arguments.cl", "hand_over.cl", "recurrent_units.cl", "recurrent_gates.cl"),
+    "recurrent_step.cl",
 )
 """The sources that a verdict depends on."""
 
