@@ -110,7 +110,7 @@ OTHERS = {
       y = QuantizeLinear (a, t, z)""",
     "more dimensions": """f = DequantizeLinear (x, s, z) a = Mul (f, l)
       y = QuantizeLinear (a, t, z)""",
-    "a sum over an axis": """f = DequantizeLinear (x, s, z) a = Softmax (f)
+    "a sum over an axis": """f = DequantizeLinear (x, s, z) a = LogSoftmax (f)
       y = QuantizeLinear (a, t, z)""",
 }
 MORE = (

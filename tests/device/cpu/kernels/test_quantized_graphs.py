@@ -392,3 +392,47 @@ def test_levels_are_split(dtype, axis):
     steps = [step.how for step in request.explain_execution().steps]
     assert steps.count("look_up") == 1
     assert not {"quantize", "dequantize"} & {*steps}
+
+
+@pytest.mark.parametrize("dtypes", [(np.uint8, np.uint8), (np.int8, np.uint8), (np.uint8, np.int8)])
+@pytest.mark.parametrize("shape", [(3, 70), (2, 3, 196), (1, 1), (2, 0), (5, 17)])
+def test_softmax_of_levels(dtypes, shape):
+    """Each result is the nearest level, to some steps of float32; nothing but levels is written."""
+    rng, (low, y_low) = np.random.default_rng(shape[-1]), (np.iinfo(kind).min for kind in dtypes)
+    names = [np.dtype(kind).name for kind in dtypes]
+    dims = ",".join(map(str, shape))
+    arrays = {
+        "xs": np.float32(0.043),
+        "xz": np.array(low + 90, dtypes[0]),
+        "ys": np.float32(1 / 130),
+        "yz": np.array(y_low + 3, dtypes[1]),
+    }
+    model = parser.parse_model(
+        f'<ir_version: 8, opset_import: ["": 17]> g ({names[0]}[{dims}] x) => '
+        f"({names[1]}[{dims}] y) {{ f = DequantizeLinear (x, xs, xz) "
+        f"s = Softmax <axis = {len(shape) - 1}> (f) y = QuantizeLinear (s, ys, yz) }}"
+    )
+    tensors = [numpy_helper.from_array(np.asarray(array), name) for name, array in arrays.items()]
+    model.graph.initializer.extend(tensors)
+    x = rng.integers(low, low + 256, shape).astype(dtypes[0])
+    request = partita.Core().compile_model(model, "CPU").create_infer_request()
+    (y,) = request.infer({"x": x}).to_tuple()
+    powers = np.exp((x.astype(np.float64) - float(low)) * float(arrays["xs"]))
+    exact = powers / powers.sum(-1, keepdims=True) / float(arrays["ys"]) + float(arrays["yz"])
+    assert y.dtype == dtypes[1]
+    assert np.abs(y - np.clip(exact, y_low, y_low + 255)).max(initial=0) <= 0.5 + 1e-4
+    steps = [step.how for step in request.explain_execution().steps]
+    assert steps == (["softmax_levels"] if x.size else [])
+
+
+@pytest.mark.parametrize(("axis", "opset"), [(0, 17), (1, 12), (-1, 12)])
+def test_softmax_over_other_axes_stays_in_floats(axis, opset):
+    model = parser.parse_model(
+        f'<ir_version: 8, opset_import: ["": {opset}]> g (uint8[3,4,5] x) => (uint8[3,4,5] y) '
+        "<float s = {0.04}, uint8 z = {9}> { f = DequantizeLinear (x, s, z) "
+        f"a = Softmax <axis = {axis}> (f) y = QuantizeLinear (a, s, z) }}"
+    )
+    x = RNG.integers(0, 256, (3, 4, 5)).astype(np.uint8)
+    (y,) = partita.Core().compile_model(model, "CPU")({"x": x}).to_tuple()
+    off = np.abs(y.astype(int) - expected(model, {"x": x}).astype(int))
+    assert off.max() <= 1

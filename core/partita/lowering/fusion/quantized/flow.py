@@ -20,15 +20,19 @@ def fuse_quantized_flow(rewriter: Rewriter) -> None:
 
     ``Quantize(BatchNormalization(Dequantize(x)))`` becomes ``partita::LevelScaleShift`` of levels,
     their scale and zero point, a factor and a term for each channel, and the scale and zero point
-    of the result. A Relu before QuantizeLinear is taken in where saturation does the same.
-    Operators that select, as MaxPool and Reshape do, work on levels where both ends have the same
-    scale. To be run with `fuse_quantized`, before constants are folded.
+    of the result. ``Quantize(Softmax(Dequantize(x)))`` over the last axis becomes
+    ``partita::LevelSoftmax`` of levels, their scale, and the scale and zero point of the result. A
+    Relu before QuantizeLinear is taken in where saturation does the same. Operators that select, as
+    MaxPool and Reshape do, work on levels where both ends have the same scale. To be run with
+    `fuse_quantized`, before constants are folded.
     """
     for node in rewriter.nodes():
         if node.kind == "Add":
             _fuse_sum(rewriter, node)
         elif node.kind == "BatchNormalization":
             _fuse_normalization(rewriter, node)
+        elif node.kind == "Softmax":
+            _fuse_softmax(rewriter, node)
         elif node.kind in having(Trait.SELECTS):
             _fuse_move(rewriter, node)
 
@@ -89,6 +93,35 @@ def _fuse_normalization(rewriter: Rewriter, node: Node) -> None:
         origins=origins(group),
     )
     rewriter.replace(_with_sources(rewriter, group, [x.node]), fused)
+
+
+def _fuse_softmax(rewriter: Rewriter, node: Node) -> None:
+    x = Levels.of(rewriter, node.inputs[0])
+    quantize = rewriter.only_user(node.outputs[0], "QuantizeLinear")
+    if x is None or quantize is None or quantize.outputs[0] is None or not _is_of_rows(node, x):
+        return
+    y = Levels.named(quantize, np.dtype(np.uint8))
+    if y is None or max(x.scale.size, y.scale.size) > 1:
+        return
+    if not (0 < x.scale.item() < _HUGE and _TINY < y.scale.item() < _HUGE):
+        return
+    inputs = [x.levels, *x.constants()[:1], *y.constants()]
+    group = [node, quantize]
+    fused = Node(
+        "LevelSoftmax",
+        inputs,
+        [quantize.outputs[0]],
+        domain="partita",
+        name=node.name,
+        origins=origins(group),
+    )
+    rewriter.replace(_with_sources(rewriter, group, [x.node]), fused)
+
+
+def _is_of_rows(node: Node, x: Levels) -> bool:
+    """Whether a Softmax is one over the last axis alone."""
+    axis, shape = node.attrs.get("axis", -1), x.levels.shape
+    return node.version >= 13 and (axis == -1 or (shape is not None and axis == len(shape) - 1))
 
 
 def _rows(rewriter: Rewriter, node: Node) -> tuple[Array, Array] | None:

@@ -40,7 +40,12 @@ ELEMENTWISE_RESULTS = ResultRules()
     ),
     *(f"partita::{name}" for name in ("Gelu", "HardSigmoid", "HardSwish", "Mish", "Silu")),
     *("partita::LayerNormalization", "partita::LevelScaleShift", "partita::LevelTable"),
-    *("partita::ChannelNormalization", "partita::Narrow", "partita::Widen"),
+    *(
+        "partita::LevelSoftmax",
+        "partita::ChannelNormalization",
+        "partita::Narrow",
+        "partita::Widen",
+    ),
 )
 def _same(node: Node, operands: Sequence[Operand]) -> Sequence[int]:
     return operands[0].shape
