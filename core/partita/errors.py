@@ -260,18 +260,18 @@ def in_words(error: BaseException) -> str:
         >>> in_words(InferError("Input 'x' is missing.")), in_words(MemoryError())
         ("Input 'x' is missing.", 'MemoryError')
     """
-    told = message_of(error)
-    if told is None:
+    message = message_of(error)
+    if message is None:
         return f"{type(error).__name__}, whose message cannot be told"
     if isinstance(error, PartitaError):
-        return told
+        return message
     advice = ""
     if is_thread_refused(error):
         advice = more_threads()
     elif isinstance(error, MemoryError) or _is_unmapped(error):
         advice = more_memory()
-    told = told.removesuffix(".") if advice else told
-    return advised(f"{type(error).__name__}: {told}".removesuffix(": "), advice)
+    message = message.removesuffix(".") if advice else message
+    return advised(f"{type(error).__name__}: {message}".removesuffix(": "), advice)
 
 
 _UNMAPPED = ("failed to map segment", "annot allocate memory")
@@ -282,8 +282,8 @@ def _is_unmapped(error: BaseException) -> bool:
     """Whether a library could not be loaded for want of memory; packages hide that one deep."""
     if not isinstance(error, (OSError, ImportError)):
         return False
-    told = [message_of(one) or "" for one in causes(error, meanwhile=True)]
-    return any(words in message for message in told for words in _UNMAPPED)
+    messages = [message_of(one) or "" for one in causes(error, meanwhile=True)]
+    return any(words in message for message in messages for words in _UNMAPPED)
 
 
 def advised(fault: str, advice: str) -> str:

@@ -31,7 +31,7 @@ NORMALIZATIONS: Mapping[str, tuple[Sequence[float], Sequence[float]]] = {
 """How a picture becomes numbers, ``(v / 255 - mean) / deviation``: 0 to 255, 0 to 1, -1 to 1, or
 with ImageNet's mean and deviation."""
 
-_TOLD = 3
+_MOST_LISTED = 3
 """Most inputs that are listed one by one."""
 
 
@@ -52,7 +52,7 @@ def reshape(model: Model, shapes: Sequence[tuple[str | None, tuple[int, ...]]]) 
                 f"with one of {_names(model)}."
             )
         named[model.input(name if name is not None else 0).name] = dims
-    told: dict[Dim, Dim] = {
+    known_sizes: dict[Dim, Dim] = {
         symbol: size
         for name, dims in named.items()
         for symbol, size in zip(model.input(name).shape or (), dims, strict=False)
@@ -60,8 +60,10 @@ def reshape(model: Model, shapes: Sequence[tuple[str | None, tuple[int, ...]]]) 
     }
     for port in model.inputs:
         own = port.shape or ()
-        if port.name not in named and not told.keys().isdisjoint(own):
-            named[port.name] = tuple(-1 if dim is None else told.get(dim, dim) for dim in own)
+        if port.name not in named and not known_sizes.keys().isdisjoint(own):
+            named[port.name] = tuple(
+                -1 if dim is None else known_sizes.get(dim, dim) for dim in own
+            )
     return model.reshape(named)
 
 
@@ -126,13 +128,13 @@ def make_feeds(
     made = [port for port in model.inputs if port.name not in arrays]
     free = [port for port in made if not port.is_static]
     shapes: Mapping[str, tuple[int, ...]] = {}
-    told = dict(samples or {})
+    fixed = dict(samples or {})
     sized = model
     if free:
         held = {
             name: array.shape for name, array in arrays.items() if isinstance(array, np.ndarray)
         }
-        sized, shapes = guessed(model, told | held)
+        sized, shapes = guessed(model, fixed | held)
     arrays |= {
         name: _filled(sized.input(name), found)
         for name, found in read.items()
@@ -142,7 +144,7 @@ def make_feeds(
     guesses = {
         port.name: shapes[port.name]
         for port in free
-        if port.name in shapes and port.name not in told
+        if port.name in shapes and port.name not in fixed
     }
     notes = guess_notes(model, guesses)
     if missing:
@@ -319,8 +321,8 @@ def guess_notes(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> list[str
     notes = [
         f"input '{name}' is {model.input(name).describe()}; its free sizes are made up: "
         f"{'x'.join(map(str, shape))} (set them with --shape {name}=...)"
-        for name, shape in itertools.islice(shapes.items(), _TOLD)
+        for name, shape in itertools.islice(shapes.items(), _MOST_LISTED)
     ]
-    if len(shapes) > _TOLD:
-        notes.append(f"so are those of {len(shapes) - _TOLD} more inputs")
+    if len(shapes) > _MOST_LISTED:
+        notes.append(f"so are those of {len(shapes) - _MOST_LISTED} more inputs")
     return notes

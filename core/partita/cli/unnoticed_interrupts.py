@@ -26,34 +26,34 @@ def watch(noticed: Callable[[], int], end: Callable[[], object]) -> None:
         noticed: How many interrupts Python has told of.
         end: Ends the process.
     """
-    heard, told = socket.socketpair()
-    told.setblocking(False)
-    watcher = threading.Thread(target=_watch, args=(heard, told, noticed, end), daemon=True)
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
+    watcher = threading.Thread(target=_watch, args=(reader, writer, noticed, end), daemon=True)
     try:
         watcher.start()
     except RuntimeError:
-        heard.close()
-        told.close()
+        reader.close()
+        writer.close()
         return
-    signal.set_wakeup_fd(told.fileno(), warn_on_full_buffer=False)
+    signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
 
 
 def _watch(
-    heard: socket.socket,
-    told: socket.socket,  # stays open as long as somebody listens
+    reader: socket.socket,
+    writer: socket.socket,  # stays open as long as somebody listens
     noticed: Callable[[], int],
     end: Callable[[], object],
 ) -> None:
     before = noticed()
     while True:
-        if signal.SIGINT not in heard.recv(4096):
+        if signal.SIGINT not in reader.recv(4096):
             continue
         time.sleep(_SECONDS)
         if noticed() == before:
             end()
             return
-        heard.setblocking(False)
+        reader.setblocking(False)
         with contextlib.suppress(BlockingIOError):  # those that came meanwhile
-            heard.recv(4096)
-        heard.setblocking(True)
+            reader.recv(4096)
+        reader.setblocking(True)
         before = noticed()

@@ -316,8 +316,10 @@ class Explanation:
 
     def spread(self) -> str:
         """Which replica gets which part of the requests, in words; empty where there is one."""
-        told = ", ".join(f"{devices} {share:.0%}" for devices, share in self.replicas.items())
-        return f"each request stays on one of {len(self.replicas)} replicas: {told}" if told else ""
+        shares = ", ".join(f"{devices} {share:.0%}" for devices, share in self.replicas.items())
+        if not shares:
+            return ""
+        return f"each request stays on one of {len(self.replicas)} replicas: {shares}"
 
     def __str__(self) -> str:
         columns, body = self.table()

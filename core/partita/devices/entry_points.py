@@ -90,8 +90,8 @@ def _described(entries: Iterable[metadata.EntryPoint]) -> Iterable[PluginEntry]:
             yield PluginEntry(entry, "unknown", "")
             continue
         if entry.dist not in releases:
-            told = entry.dist.metadata
-            releases[entry.dist] = told["Name"], f"{told['Name']} {told['Version']}"
+            about = entry.dist.metadata
+            releases[entry.dist] = about["Name"], f"{about['Name']} {about['Version']}"
         yield PluginEntry(entry, *releases[entry.dist])
 
 

@@ -90,13 +90,13 @@ class Extension(abc.ABC):
             return []
         what = f"The rule of {self} for the types of operation '{node.name}'"
         try:
-            told = self.types(node)
-            found = [(Type(kind).dtype, PartialShape(dims)) for kind, dims in told or ()]
+            declared = self.types(node)
+            found = [(Type(kind).dtype, PartialShape(dims)) for kind, dims in declared or ()]
         except PartitaError as error:
             raise ModelError(f"{what} failed: {error}") from error
         except Exception as error:
             raise ModelError(f"{what} failed: {type(error).__name__}: {error}") from error
-        if told is not None and len(found) < len(node.outputs):
+        if declared is not None and len(found) < len(node.outputs):
             raise ModelError(
                 f"{what} tells {len(found)} outputs; the operation has {len(node.outputs)}."
             )

@@ -68,8 +68,8 @@ class CustomOperator(Extension):
             None if value is None else Port.of(place, value, True)
             for place, value in enumerate(node.inputs)
         ]
-        told = self._infer(*ports, **_attributes(node))
-        return [_pair(one) for one in (told if isinstance(told, list) else [told])]
+        inferred = self._infer(*ports, **_attributes(node))
+        return [_pair(one) for one in (inferred if isinstance(inferred, list) else [inferred])]
 
     def kernel(self, node: ir.Node) -> Kernel:
         """The function, given the operation's attributes."""
@@ -82,13 +82,13 @@ class CustomOperator(Extension):
         return compute
 
 
-def _pair(told: Any) -> tuple[Any, Any]:
+def _pair(result: Any) -> tuple[Any, Any]:
     """Element type and shape of one output."""
-    if isinstance(told, tuple) and len(told) == 2:
-        return told
-    if hasattr(told, "dtype") and hasattr(told, "shape"):
-        return told.dtype, told.shape
-    raise ModelError(f"for each output a dtype and a shape are due; found {told!r}")
+    if isinstance(result, tuple) and len(result) == 2:
+        return result
+    if hasattr(result, "dtype") and hasattr(result, "shape"):
+        return result.dtype, result.shape
+    raise ModelError(f"for each output a dtype and a shape are due; found {result!r}")
 
 
 def _attributes(node: ir.Node) -> dict[str, Any]:

@@ -111,8 +111,8 @@ class Decoder:
         self.batch: int = self._ports.batch
         self.capacity = self._ports.capacity
         counted = any(op.op_type == "CumSum" for op in compiled.model.ops)
-        told = counted or "position_ids" in self._ports.inputs
-        self.counts_places: bool = not (self._ports.is_fixed or told)
+        has_positions = counted or "position_ids" in self._ports.inputs
+        self.counts_places: bool = not (self._ports.is_fixed or has_positions)
         self.request = compiled.create_infer_request()
         self._of_row: InferRequest | None = None
         self._row = 0

@@ -418,13 +418,13 @@ def _compiled(
     core: Core, model: Model, device: str, properties: Mapping[str, Any], request: DecoderRequest
 ) -> CompiledModel:
     """A model on its device; layers are placed by memory where that is possible."""
-    told = with_request_size(core, device, properties, request)
+    sized = with_request_size(core, device, properties, request)
     try:
-        return core.compile_model(model, device, told)
+        return core.compile_model(model, device, sized)
     except InfeasiblePlanError:
         raise
     except PlanError as error:
-        if told == properties:
+        if sized == properties:
             raise
         compiled = core.compile_model(model, device, dict(properties))
         _log.warning("Layers are not placed by memory: %s", error)

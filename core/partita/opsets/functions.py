@@ -75,8 +75,8 @@ def function_of(signature: Signature) -> Callable[..., Node]:
         if signature.outputs.isdigit():
             count = int(signature.outputs)
         else:
-            told = values[signature.outputs]
-            count = told if isinstance(told, int) else np.size(_elements(told))
+            number = values[signature.outputs]
+            count = number if isinstance(number, int) else np.size(_elements(number))
         return Node(signature.layer, inputs, attributes, version=signature.since, name=name,
                     outputs=count)  # fmt: skip
 
@@ -103,13 +103,13 @@ def _inputs(
     return [as_output(value, numbers)]
 
 
-def _elements(told: Any) -> Any:
+def _elements(value: Any) -> Any:
     """What tells a number of outputs: a list, or a constant."""
-    if isinstance(told, (Node, Output)):
-        told = as_output(told).node.value
-    if told is None:
+    if isinstance(value, (Node, Output)):
+        value = as_output(value).node.value
+    if value is None:
         raise ModelError("The lengths of the parts must be a constant, which tells how many.")
-    return told
+    return value
 
 
 def _text(argument: Argument, value: Any) -> str:

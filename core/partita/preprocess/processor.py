@@ -188,7 +188,7 @@ def _tensor_shape(
     layout = info.layout
     if layout is None and info.color is not ColorFormat.UNDEFINED:
         layout = "NHWC"
-    told = None if info.shape is None else len(info.shape)
+    rank = None if info.shape is None else len(info.shape)
     shape = list(dims)
     if layout is None or axes is None:
         own = axes
@@ -198,7 +198,7 @@ def _tensor_shape(
             own = None if own is None else tuple(permuted(own, back))
     if layout is not None:
         text = str(layout)
-        own = parse_axes(layout, told if told is not None or "..." not in text else len(dims))
+        own = parse_axes(layout, rank if rank is not None or "..." not in text else len(dims))
         if axes is not None:
             kept = tuple(axis for axis in axes if axis in own or axis == "?")
             shape = [dim for dim, axis in zip(dims, axes, strict=True) if axis in kept]

@@ -236,10 +236,10 @@ def make_private(folder: Path) -> None:
 
 def cache_root() -> Path | None:
     """The folder above all of :func:`cache_folder`, unchecked; ``None`` if nothing is kept."""
-    told = os.environ.get(CACHE_VARIABLE)
-    if told is None:
+    configured = os.environ.get(CACHE_VARIABLE)
+    if configured is None:
         return _of_the_system(os.environ.get("HOME"), os.environ.get(CACHES_OF_USERS))
-    return Path(told).expanduser().absolute() if told else None
+    return Path(configured).expanduser().absolute() if configured else None
 
 
 @functools.cache

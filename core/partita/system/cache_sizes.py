@@ -43,11 +43,11 @@ def cache_sizes(root: Path = _ROOT) -> CacheSizes:
         root: Where Linux's files are.
     """
     if sys.platform == "darwin":
-        told = _listed_by_macos()
+        sizes = _listed_by_macos()
     else:
-        told = _listed_by_linux(root) or _listed_by_c_library()
-    l1d, l2 = told.get(1, 0), told.get(2, 0)
-    return CacheSizes(l1d or ASSUMED.l1d, l2 or ASSUMED.l2, told.get(3, 0))
+        sizes = _listed_by_linux(root) or _listed_by_c_library()
+    l1d, l2 = sizes.get(1, 0), sizes.get(2, 0)
+    return CacheSizes(l1d or ASSUMED.l1d, l2 or ASSUMED.l2, sizes.get(3, 0))
 
 
 def _listed_by_linux(root: Path) -> dict[int, int]:

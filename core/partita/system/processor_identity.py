@@ -34,14 +34,14 @@ def processor_identity(root: Path = _ROOT) -> str:
     """
     if sys.platform == "darwin":
         names = "machdep.cpu.brand_string", "hw.cputype", "hw.cpusubtype", "hw.cpufamily"
-        told = [_of_macos(name) for name in names]
+        facts = [_of_macos(name) for name in names]
     elif sys.platform == "win32":
         names = "VendorIdentifier", "Identifier", "ProcessorNameString"
-        told = [_of_windows(name) for name in names]
+        facts = [_of_windows(name) for name in names]
     else:
         lines = _first_processor(root)
-        told = [f"{key}: {lines[key]}" for key in _MATTERS if key in lines]
-    return "\n".join((platform.machine(), *told)) if any(told) else ""
+        facts = [f"{key}: {lines[key]}" for key in _MATTERS if key in lines]
+    return "\n".join((platform.machine(), *facts)) if any(facts) else ""
 
 
 def processor_family(root: Path = _ROOT) -> tuple[str, int]:
@@ -92,11 +92,11 @@ _PARTS = {
 
 def _name_of_linux(root: Path) -> str:
     """As ``/proc/cpuinfo`` names it; where it holds only numbers, by these."""
-    told = _first_processor(root)
+    fields = _first_processor(root)
     for key in _NAMES:
-        if told.get(key, "").strip("0123456789"):
-            return told[key]
-    implementer, part = told.get("CPU implementer"), told.get("CPU part")
+        if fields.get(key, "").strip("0123456789"):
+            return fields[key]
+    implementer, part = fields.get("CPU implementer"), fields.get("CPU part")
     if implementer and part:
         unknown = f"{platform.machine()} processor, implementer {implementer}, part {part}"
         return _PARTS.get(f"{implementer} {part}", unknown)
@@ -126,18 +126,18 @@ _MATTERS = (
 
 def _first_processor(root: Path) -> dict[str, str]:
     """The lines about one processor, by their names."""
-    told: dict[str, str] = {}
+    fields: dict[str, str] = {}
     try:
         with (root / "proc/cpuinfo").open(errors="replace") as file:
             for line in file:
                 key, colon, value = line.partition(":")
                 if colon:
-                    told.setdefault(key.strip(), value.strip())
-                elif "flags" in told or "Features" in told or "isa" in told:
+                    fields.setdefault(key.strip(), value.strip())
+                elif "flags" in fields or "Features" in fields or "isa" in fields:
                     break
     except OSError:
         return {}
-    return told
+    return fields
 
 
 # ------------------------------------------------------------------------- macOS and Windows
@@ -160,8 +160,8 @@ def _of_macos(name: str) -> str:
 
 def number_of_macos(name: str) -> int:
     """A number that sysctl knows by name; 0 if it does not."""
-    told = _of_macos(name)
-    return int.from_bytes(bytes.fromhex(told), "little") if told else 0
+    text = _of_macos(name)
+    return int.from_bytes(bytes.fromhex(text), "little") if text else 0
 
 
 _PLACE = r"HARDWARE\DESCRIPTION\System\CentralProcessor\0"

@@ -15,7 +15,7 @@ _GROUP, _TIMES = 2, slice(11, 15)
 
 
 def group_seconds(group: int, root: Path = _ROOT) -> float | None:
-    """Processor time that the processes of a group have used so far; ``None``: it is not told.
+    """Processor time that the processes of a group have used so far; ``None``: it is not known.
 
     It grows while one of them computes, however slowly, and stays as it is while all of them wait.
     It falls when one ends that nobody has waited for. Only Linux tells it, in files: reading them
@@ -25,13 +25,13 @@ def group_seconds(group: int, root: Path = _ROOT) -> float | None:
         group: The number of the group.
         root: Where the system's files are.
     """
-    total, told = 0, False
+    total, known = 0, False
     for file in root.glob("proc/[0-9]*/stat"):
         try:
             fields = file.read_bytes().rpartition(b")")[2].split()
         except OSError:
             continue  # it has ended meanwhile
-        told = True
+        known = True
         if int(fields[_GROUP]) == group:
             total += sum(map(int, fields[_TIMES]))
-    return total / os.sysconf("SC_CLK_TCK") if told else None
+    return total / os.sysconf("SC_CLK_TCK") if known else None

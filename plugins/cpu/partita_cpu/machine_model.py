@@ -119,16 +119,16 @@ _LARGEST = 1 << 40
 
 def _sizes_of_user() -> CacheSizes | None:
     """What PARTITA_CPU_CACHES says; ``None`` if it is not set."""
-    told = os.environ.get(VARIABLE, "").strip()
-    if not told:
+    text = os.environ.get(VARIABLE, "").strip()
+    if not text:
         return None
-    found = _SIZES.fullmatch(told.upper())
+    found = _SIZES.fullmatch(text.upper())
     if found:
         numbers = zip(found.groups("0")[::2], found.groups("K")[1::2], strict=True)
         sizes = CacheSizes(*(int(number) * _UNITS[unit] for number, unit in numbers))
         if min(sizes[:2]) and max(sizes) <= _LARGEST:
             return sizes
     raise PropertyError(
-        f"Environment variable {VARIABLE} is '{told}'; write what a core has of each level, like "
+        f"Environment variable {VARIABLE} is '{text}'; write what a core has of each level, like "
         "32K/1M, or 32K/256K/8M with a third one."
     )

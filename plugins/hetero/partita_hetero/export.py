@@ -185,7 +185,7 @@ def _restored(model: Model, stored: Mapping[str, Any]) -> _Kept:
     ranks = [len(port.shape or ()) for port in model.inputs]
     if any([len(shape) for shape in one] != ranks for one in shapes):
         raise ValueError("it is for other inputs")
-    told = {str(row["name"]): _elsewhere(row["elsewhere"]) for row in rows}
+    alternatives = {str(row["name"]): _elsewhere(row["elsewhere"]) for row in rows}
     placements = [_placement(model, one) for one in (rows, *stored["replicas"])]
     seats = [int(seat) for seat in stored["seats"]]
     shares = [float(share) for share in stored["shares"]]
@@ -194,7 +194,7 @@ def _restored(model: Model, stored: Mapping[str, Any]) -> _Kept:
     if set(seats) != set(range(len(placements))):
         raise ValueError("its seats are of other placements")
     decision = _decision(stored.get("decision"))
-    return _Kept(ReplicaSet(placements, seats, shares), shapes, told, decision)
+    return _Kept(ReplicaSet(placements, seats, shares), shapes, alternatives, decision)
 
 
 def _explained(assembly: Assembly, kept: Sequence[_Kept], inputs: Sequence[str]) -> Assembly:
@@ -202,7 +202,7 @@ def _explained(assembly: Assembly, kept: Sequence[_Kept], inputs: Sequence[str])
     built = (assembly, *assembly.variants)
     if len(built) < len(kept):
         return assembly  # a device has failed, and all of it was placed anew
-    told = []
+    explained = []
     for one, known in zip(built, kept, strict=True):
         ops = [
             replace(op, **known.elsewhere[op.name]) if (device or "-") == op.device else op
@@ -211,8 +211,8 @@ def _explained(assembly: Assembly, kept: Sequence[_Kept], inputs: Sequence[str])
             )
         ]
         why = replace(one.explanation, decision=known.decision, ops=ops, near={})
-        told.append(replace(one, explanation=why, variants=()))
-    return with_variants(told, inputs)
+        explained.append(replace(one, explanation=why, variants=()))
+    return with_variants(explained, inputs)
 
 
 def _placement(model: Model, rows: list[Any]) -> Placement:

@@ -127,7 +127,7 @@ class CallMessages:
                 small[name] = kind.name, y.shape, y.tobytes()
             else:
                 large.append(y)
-        told = [
+        spans = [
             [
                 [one.node_name, one.node_type, one.exec_type, one.status.value],
                 [float(one.real_time_us), float(one.cpu_time_us)],
@@ -135,7 +135,7 @@ class CallMessages:
             ]
             for one in counters
         ]
-        return _written((start_s, end_s, small, [y.shape for y in large], told)), large
+        return _written((start_s, end_s, small, [y.shape for y in large], spans)), large
 
     def read_answer(self, message: bytes) -> RunAnswer:
         """What was told of a run.
@@ -211,16 +211,16 @@ def _tensor(name: str, entry: Any, kinds: Mapping[str, _Kind]) -> Array:
             f"A message has tensor {name!r}, which is none of {', '.join(map(repr, kinds))}."
         )
     try:
-        told, shape, elements = entry
+        stated, shape, elements = entry
         array: Array = np.ndarray(shape, kind.dtype, elements)
     except (TypeError, ValueError) as error:
         raise InferError(
             f"A message has {entry!r:.100} as tensor '{name}', which cannot be read as "
             f"{kind.name}, dimensions and bytes: {error}."
         ) from error
-    if told != kind.name or array.nbytes != len(elements):
+    if stated != kind.name or array.nbytes != len(elements):
         raise InferError(
-            f"A message has {told}{shape} in {len(elements)} bytes as tensor '{name}', which is "
+            f"A message has {stated}{shape} in {len(elements)} bytes as tensor '{name}', which is "
             f"{kind.name} and has {array.nbytes} bytes of that shape."
         )
     return array

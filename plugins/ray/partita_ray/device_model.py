@@ -98,8 +98,8 @@ class RayRunner(Runner):
         given = [x.held if isinstance(x, ObjectTensor) else x.numpy() for x in inputs]
         message, large = self._messages.write_inputs(given)
         called = self._call.remote(message, *large)
-        told, *objects = called if isinstance(called, list) else [called]
-        answer = self._last = self._messages.read_answer(fetch(self._where, told, InferError))
+        reply, *objects = called if isinstance(called, list) else [called]
+        answer = self._last = self._messages.read_answer(fetch(self._where, reply, InferError))
         results = self._results(answer, objects)
         for index, target in enumerate(outputs or ()):
             if target is not None:

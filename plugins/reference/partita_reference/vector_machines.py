@@ -35,9 +35,9 @@ class SVMClassifier(EmptyBatchOp, OriginalClassifier):  # type: ignore[misc]  # 
         slopes, offsets = (np.asarray(x, np.float64) for x in (settings.prob_a, settings.prob_b))
         upper = np.triu_indices(class_count_, 1)
         with np.errstate(over="ignore"):
-            told = 1 / (1 + np.exp(scores * slopes + offsets))
+            probabilities = 1 / (1 + np.exp(scores * slopes + offsets))
         pairs = np.zeros((class_count_, class_count_))
-        pairs[upper] = np.clip(told, _LEAST, 1 - _LEAST)
+        pairs[upper] = np.clip(probabilities, _LEAST, 1 - _LEAST)
         pairs.T[upper] = 1 - pairs[upper]
         return coupled(pairs)
 

@@ -111,11 +111,11 @@ class Members:
         reasons = {
             op.name: Reason(
                 ReasonCode.UNSUPPORTED_OP,
-                "; ".join(f"not {name}: {said.reasons.get(op.name)}" for name, said in told),
+                "; ".join(f"not {name}: {said.reasons.get(op.name)}" for name, said in refusals),
             )
             for op in model.ops
             if op.name not in answers[best]
-            and (told := [(n, said) for n, said in answers.items() if op.name not in said])
+            and (refusals := [(n, said) for n, said in answers.items() if op.name not in said])
         }
         whole = f"{self.own_name}:{self.properties.MULTI_DEVICE_PRIORITIES}"
         return QueryResult(whole, dict.fromkeys(answers[best], best), reasons)

@@ -10,7 +10,7 @@ MOST_NAMES = 64
 """Names that objects from clients are looked at with; none of ours has as many."""
 
 _MOST_TENSORS = 4096
-_MOST_TOLD = 8
+_MOST_LISTED = 8
 _LONGEST_PLACE = 100
 
 
@@ -32,16 +32,16 @@ def in_words(error: ValidationError, kind: type[BaseModel]) -> str:
         kind: Class of the object to make; the message lists its names where one is unknown.
     """
     found = error.errors(include_url=False, include_context=False, include_input=False)
-    told = []
-    for one in found[:_MOST_TOLD]:
+    messages = []
+    for one in found[:_MOST_LISTED]:
         place = ".".join(map(str, one["loc"]))
         if len(place) > _LONGEST_PLACE:
             place = f"{place[:_LONGEST_PLACE]}..."
         if one["type"] == "extra_forbidden":
-            told.append(f"'{place}' is unknown; there are {', '.join(kind.model_fields)}")
+            messages.append(f"'{place}' is unknown; there are {', '.join(kind.model_fields)}")
         else:
             wrong = one["msg"].removeprefix("Value error, ")
-            told.append(f"'{place}': {wrong}" if place else wrong)
-    if len(found) > _MOST_TOLD:
-        told.append(f"and {len(found) - _MOST_TOLD} more")
-    return "; ".join(told)
+            messages.append(f"'{place}': {wrong}" if place else wrong)
+    if len(found) > _MOST_LISTED:
+        messages.append(f"and {len(found) - _MOST_LISTED} more")
+    return "; ".join(messages)

@@ -93,7 +93,7 @@ def encode_response(
     """
     by_default = bool(request.parameters.get("binary_data_output", False))
     wanted = {one.name: one.parameters.get("binary_data", by_default) for one in request.outputs}
-    told: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     binary: list[bytes | memoryview] = []
     for output in response.outputs:
         entry: dict[str, Any] = {
@@ -107,11 +107,11 @@ def encode_response(
             binary.append(data)
         else:
             entry["data"] = json_data(output.name, output.data)
-        told.append(entry)
+        entries.append(entry)
     whole: dict[str, Any] = {
         "model_name": response.model,
         "model_version": response.version,
-        "outputs": told,
+        "outputs": entries,
     }
     if response.id:
         whole["id"] = response.id

@@ -173,10 +173,10 @@ def _telling_errors(handler: Handler) -> Handler:
         except ClientDisconnect:  # nobody is there to be told
             raise
         except Exception as error:  # noqa: BLE001  # whatever it is, the client is to be told
-            told = _error_for_client(error)
-            if told.http_status == 500:
-                _log.error("A request failed: %s", told, exc_info=error)
-            return _json(error_body(told), told.http_status)
+            failure = _error_for_client(error)
+            if failure.http_status == 500:
+                _log.error("A request failed: %s", failure, exc_info=error)
+            return _json(error_body(failure), failure.http_status)
 
     return handle
 

@@ -71,8 +71,8 @@ class Answer:
     def event(self, piece: Piece) -> dict[str, Any]:
         """The event of a stream that tells a piece."""
         content = {"delta": {"content": piece.text} if piece.text else {}}
-        told = content if self.is_chat else {"text": piece.text}
-        return self._event([self._choice(piece.sequence, told, _FINISH.get(piece.finish))])
+        body = content if self.is_chat else {"text": piece.text}
+        return self._event([self._choice(piece.sequence, body, _FINISH.get(piece.finish))])
 
     def last_event(self) -> dict[str, Any]:
         """The event that tells how many tokens there were."""

@@ -45,13 +45,15 @@ async def status_page(server: ModelServer, texts: TextModels, activity: Activity
         explain.append(texts[name].explanation)
 
     def build() -> str:
-        told = [_placed(entry, explained) for entry, explained in zip(models, explain, strict=True)]
+        placed = [
+            _placed(entry, explained) for entry, explained in zip(models, explain, strict=True)
+        ]
         assets = resources.files("partita_serve.rest") / "assets"
         whole = {
             **data,
-            "models": [model for model, _, _ in told],
-            "notes": [note for _, notes, _ in told for note in notes],
-            "operations": [op for _, _, ops in told for op in ops],
+            "models": [model for model, _, _ in placed],
+            "notes": [note for _, notes, _ in placed for note in notes],
+            "operations": [op for _, _, ops in placed for op in ops],
         }
         title = f"{metadata['name']} {metadata['version']}: {state}"
         return build_page(title, assets, "status", {"server": whole})

@@ -168,10 +168,10 @@ async def abort(context: grpc.aio.ServicerContext, error: Exception) -> Any:
 
 def _error_for_client(error: Exception) -> ServingError:
     """An error as clients see it; the log has the rest."""
-    told = serving_error(error)
-    if told.http_status == 500:
-        _log.error("A call failed: %s", told, exc_info=error)
-    return told
+    failure = serving_error(error)
+    if failure.http_status == 500:
+        _log.error("A call failed: %s", failure, exc_info=error)
+    return failure
 
 
 def _described(
@@ -182,8 +182,8 @@ def _described(
 
     async def handle(data: bytes, context: grpc.aio.ServicerContext) -> Any:
         try:
-            told = await answer(read_message(f"{name}Request", data))
-            return json_format.ParseDict(told, response(), ignore_unknown_fields=True)
+            answered = await answer(read_message(f"{name}Request", data))
+            return json_format.ParseDict(answered, response(), ignore_unknown_fields=True)
         except Exception as error:  # noqa: BLE001  # whatever it is, the client is to be told
             return await abort(context, error)
 

@@ -163,7 +163,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
             timing = measure_sync(request, work.feeds, length, advance)
         else:
             timing = measure_async(compiled, work.feeds, length, args.nireq or 0, advance)
-    told = {
+    report = {
         "model": args.model,
         "device": device,
         "execution_devices": compiled.execution_devices,
@@ -179,28 +179,28 @@ def run(args: argparse.Namespace, out: Output) -> int:
         "counters": timing.counters,
     }
     if args.json:
-        out.json(told)
+        out.json(report)
         return 0
     if args.counters:
         out.text(format_counters(timing.counters), "")
-    out.facts(_facts(told))
+    out.facts(_facts(report))
     return 0
 
 
-def _facts(told: Mapping[str, Any]) -> dict[str, str]:
+def _facts(report: Mapping[str, Any]) -> dict[str, str]:
     """For people, what JSON tells programs."""
-    plural = "" if told["requests"] == 1 else "s"
+    plural = "" if report["requests"] == 1 else "s"
     return {
-        "device": f"{told['device']} ({', '.join(told['execution_devices'])})",
-        "placement": told["placement"],
-        "read": f"{told['read_ms']:.0f} ms",
-        "compile": f"{told['compile_ms']:.0f} ms",
-        "first": f"{told['first_ms']:.2f} ms",
-        "runs": f"{told['inferences']} in {told['wall_s']:.2f} s, {told['api']}, "
-        f"{told['requests']} request{plural}",
+        "device": f"{report['device']} ({', '.join(report['execution_devices'])})",
+        "placement": report["placement"],
+        "read": f"{report['read_ms']:.0f} ms",
+        "compile": f"{report['compile_ms']:.0f} ms",
+        "first": f"{report['first_ms']:.2f} ms",
+        "runs": f"{report['inferences']} in {report['wall_s']:.2f} s, {report['api']}, "
+        f"{report['requests']} request{plural}",
         "latency": "median {median_ms:.3f}, min {min_ms:.3f}, mean {mean_ms:.3f}, "
-        "p90 {p90_ms:.3f}, p99 {p99_ms:.3f} ms".format(**told),
-        "throughput": f"{told['throughput']:.2f} inferences/s",
+        "p90 {p90_ms:.3f}, p99 {p99_ms:.3f} ms".format(**report),
+        "throughput": f"{report['throughput']:.2f} inferences/s",
     }
 
 

@@ -332,6 +332,6 @@ def _lines(summary: Mapping[str, Any]) -> Iterator[str]:
     rates = []
     for phase, what in (("prefill", "of prompts"), ("decode", "generated")):
         measured = summary[phase]["tokens_per_second"]
-        told = "" if measured is None else f", {measured:.1f} measured"
-        rates.append(f"{predicted[phase]:.1f} {what} predicted{told}")
+        suffix = "" if measured is None else f", {measured:.1f} measured"
+        rates.append(f"{predicted[phase]:.1f} {what} predicted{suffix}")
     yield f"{summary['placement']}; tokens/s: {'; '.join(rates)}"

@@ -35,7 +35,7 @@ _DEEPEST = 32
 _FEW = 1024
 """Elements of constants that are computed with here."""
 
-_MOST_TOLD = 32
+_MOST_LISTED = 32
 """Types of layers that are named where they are not known."""
 
 _MOST = 1 << 20
@@ -395,7 +395,7 @@ def _refuse_unknown(net: Network) -> None:
     known = {"Parameter", "Result", "Const", *TRANSLATORS}
     unknown = {layer.type: layer for layer in net.layers.values() if layer.type not in known}
     if unknown:
-        told = [str(layer) for layer in unknown.values()][:_MOST_TOLD]
-        if len(unknown) > _MOST_TOLD:
-            told.append(f"and {len(unknown) - _MOST_TOLD} more")
-        raise ModelFormatError(f"layers that are not known: {'; '.join(told)}")
+        layers = [str(layer) for layer in unknown.values()][:_MOST_LISTED]
+        if len(unknown) > _MOST_LISTED:
+            layers.append(f"and {len(unknown) - _MOST_LISTED} more")
+        raise ModelFormatError(f"layers that are not known: {'; '.join(layers)}")

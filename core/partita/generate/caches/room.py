@@ -231,8 +231,8 @@ class _Rewriting:
                 start, end = (None if one is None else one.as_int() for one in given)
                 wanted = parts[start:end]
                 if wanted:
-                    told = self._write.emit(self._first, "Concat", *wanted, axis=0)
-                    let_read(node.outputs[0], told)
+                    shape = self._write.emit(self._first, "Concat", *wanted, axis=0)
+                    let_read(node.outputs[0], shape)
 
     def _scaled(self, site: Site) -> tuple[ir.Value, float]:
         """Queries, and the factor of the scores; one that is no constant goes to the queries."""

@@ -197,13 +197,13 @@ class Walk:
         """Emits a node for the shapes that its outputs are expected to have; whether it did."""
         expect = self._target.expect
         shapes = [self._expected.get(value) for value in node.outputs if value is not None]
-        told = [shape for shape in shapes if shape is not None]
-        if expect is None or len(told) < len(shapes):
+        known = [shape for shape in shapes if shape is not None]
+        if expect is None or len(known) < len(shapes):
             return False
         operands = [None if value is None else self._operand(value) for value in node.inputs]
         self._builder.begin(node, False)
         with blamed_on(node):
-            results = expect(self._builder, node, operands, told)
+            results = expect(self._builder, node, operands, known)
         if results is None:
             self._builder.ops.pop()
             return False

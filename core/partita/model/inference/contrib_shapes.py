@@ -109,8 +109,8 @@ class ModelWriter:
         """Adds a Reshape, or a call of one that tells a rank by the length of computed sizes."""
         self.as_it_is(graph, node)
         sizes = node.inputs[1] if len(node.inputs) > 1 else None
-        told = self.opset >= _TELLS_RANKS
-        if told or sizes is None or sizes.const_value is not None:
+        ranks_known = self.opset >= _TELLS_RANKS
+        if ranks_known or sizes is None or sizes.const_value is not None:
             return
         graph.node[-1].domain = _YOUNGER
         if not any(opset.domain == _YOUNGER for opset in self._model.opset_import):

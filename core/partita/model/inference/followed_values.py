@@ -187,10 +187,10 @@ class _Rows:
         info, kept = self._infos.get(name), self.lengths.get(name)
         if info is None and kept is None:
             return None if self._outer is None else self._outer.length(name)
-        told = None if info is None else _length(info.type)
-        if told is None or kept is None:
-            return kept if told is None else told
-        return max(told, kept)
+        inferred = None if info is None else _length(info.type)
+        if inferred is None or kept is None:
+            return kept if inferred is None else inferred
+        return max(inferred, kept)
 
     def type(self, name: str) -> onnx.TypeProto | None:
         """The type of a value, of this graph or one around it."""
@@ -279,13 +279,13 @@ def _is_complete(model: onnx.ModelProto) -> bool:
     if MADE_UP.encode() in model.SerializeToString():
         return False
     for graph in _graphs_of(model.graph):
-        told = {
+        inferred = {
             info.name
             for infos in (graph.value_info, graph.output)
             for info in infos
             if (kind := info.type).tensor_type.HasField("shape") or not kind.HasField("tensor_type")
         }
         made = [name for node in graph.node for name in node.output if name]
-        if not told.issuperset(made):
+        if not inferred.issuperset(made):
             return False
     return True

@@ -33,7 +33,7 @@ def tell_ranks(graph: onnx.GraphProto, inferred: onnx.GraphProto) -> bool:
         if tensor.HasField("shape"):
             dims[info.name] = [dim.dim_value or -1 for dim in tensor.shape.dim]
     outputs = {info.name: info for info in graph.output}
-    told = False
+    added = False
     for node in inferred.node:
         name = node.output[0] if node.output else ""
         if node.domain not in ("", "ai.onnx") or name in dims or name not in types:
@@ -46,8 +46,8 @@ def tell_ranks(graph: onnx.GraphProto, inferred: onnx.GraphProto) -> bool:
         info.type.tensor_type.shape.SetInParent()
         for _ in range(rank):
             info.type.tensor_type.shape.dim.add()
-        told = True
-    return told
+        added = True
+    return added
 
 
 def _rank(node: onnx.NodeProto, dims: Mapping[str, Sequence[int]]) -> int | None:

@@ -114,12 +114,12 @@ def infer_shapes(
     Raises:
         ModelFormatError: That process does not survive.
     """
-    told: set[str] = set()
-    _infer_between(ir_model, isolate, told, written or {})
+    declared: set[str] = set()
+    _infer_between(ir_model, isolate, declared, written or {})
     for nodes in _own_by_depth(ir_model.graph):
         for node in nodes:
-            told |= _set_own_types(node)
-        _infer_between(ir_model, isolate, told, written or {})
+            declared |= _set_own_types(node)
+        _infer_between(ir_model, isolate, declared, written or {})
 
 
 class ImpossibleOperation(NamedTuple):
@@ -184,17 +184,17 @@ def _set_own_types(node: ir.Node) -> set[str]:
     import onnx_ir as ir
 
     types = node.meta[EXTENSION].output_types(node)
-    told = list(zip(node.outputs, types, strict=False))
-    for value, (kind, dims) in told:
+    typed = list(zip(node.outputs, types, strict=False))
+    for value, (kind, dims) in typed:
         value.type = ir.TensorType(ir.DataType.from_numpy(kind))
         value.shape = ir.Shape(dims)
-    return {value.name for value, _ in told if value.name}
+    return {value.name for value, _ in typed if value.name}
 
 
 def _infer_between(
     ir_model: ir.Model,
     isolate: bool,
-    told: Container[str],
+    declared: Container[str],
     written: Mapping[ir.Node, onnx.NodeProto],
 ) -> None:
     """Infers what follows from inputs, weights, and declared types of values by name."""
@@ -204,7 +204,7 @@ def _infer_between(
         return
     claims = _claims_of_the_lost(ir_model, inferred)
     if claims:
-        inferred = _from_claims(proto, inferred, claims, told, ir_model, isolate)
+        inferred = _from_claims(proto, inferred, claims, declared, ir_model, isolate)
     take_over(ir_model, inferred)
 
 
@@ -212,7 +212,7 @@ def _from_claims(
     proto: onnx.ModelProto,
     inferred: onnx.ModelProto,
     claims: Mapping[str, onnx.ValueInfoProto],
-    told: Container[str],
+    declared: Container[str],
     ir_model: ir.Model,
     isolate: bool,
 ) -> onnx.ModelProto:
@@ -222,7 +222,7 @@ def _from_claims(
         proto: The model as inference reads it; declared and claimed types are added to it.
         inferred: What follows without either.
         claims: By name of a value what the file says of it, where inference found less.
-        told: Names of values whose types the application's own operators tell.
+        declared: Names of values whose types the application's own operators tell.
         ir_model: The model itself; not changed.
         isolate: Whether inference runs in a process of its own.
     """
@@ -234,7 +234,7 @@ def _from_claims(
     claims = {name: info for name, info in claims.items() if _fits(info.type, found.get(name))}
     if not _has_fixed_inputs(ir_model):
         for name, info in claims.items():
-            if name not in told:
+            if name not in declared:
                 _doubt(info)
     if not claims:
         return inferred

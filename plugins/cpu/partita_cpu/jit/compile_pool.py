@@ -144,14 +144,14 @@ def budget() -> float:
     Raises:
         CompileError: The environment variable holds no such number.
     """
-    told = os.environ.get(BUDGET_VARIABLE, "")
-    if not told:
+    text = os.environ.get(BUDGET_VARIABLE, "")
+    if not text:
         return BUDGET_S
     with contextlib.suppress(ValueError):
-        if float(told) > 0:
-            return float(told)
+        if float(text) > 0:
+            return float(text)
     raise CompileError(
-        f"Environment variable {BUDGET_VARIABLE} is '{told}'; it takes a number of seconds above 0."
+        f"Environment variable {BUDGET_VARIABLE} is '{text}'; it takes a number of seconds above 0."
     )
 
 
@@ -215,10 +215,10 @@ class _WorkerGroup:
             ours.setblocking(False)
             self._socket = ours
             first = [job for job in jobs if "part" in job.spec]
-            told = json.dumps([job.to_json() for job in first])
+            request = json.dumps([job.to_json() for job in first])
             copies = min(usable_processors(), MOST)
             starter = subprocess.Popen(
-                [*_python(), str(theirs.fileno()), str(copies), told],
+                [*_python(), str(theirs.fileno()), str(copies), request],
                 pass_fds=[theirs.fileno()],
                 env=child_environment(),
                 start_new_session=True,

@@ -144,9 +144,9 @@ def processor_name() -> str:
 
     A home folder may be shared by machines of different processors, so there must be something.
     """
-    told = processor_identity()
-    if told:
-        return told
+    identity = processor_identity()
+    if identity:
+        return identity
     from llvmlite import binding
 
     features = binding.get_host_cpu_features()

@@ -176,8 +176,8 @@ class Placer:
             if device is not None and device != answer[name]:
                 answer[name] = device
                 refused = [f"not {other}: {why}" for other, why in placement.refused[op].items()]
-                told = Reason(ReasonCode.FALLBACK, "; ".join(refused))
-                reasons[name] = told if refused else placement.reason[op]
+                refusal = Reason(ReasonCode.FALLBACK, "; ".join(refused))
+                reasons[name] = refusal if refused else placement.reason[op]
         answer.reasons = reasons
         return answer
 

@@ -86,7 +86,7 @@ class ReplicaSet:
 def _with_device_names(placements: Sequence[Placement]) -> list[Placement]:
     """Replicas whose reasons name the devices on which there is one."""
     devices = [dict.fromkeys(homes) for homes in zip(*(p.device for p in placements), strict=True)]
-    told = []
+    named = []
     for one in placements:
         pairs = zip(one.reason, devices, strict=True)
         why = [
@@ -95,8 +95,8 @@ def _with_device_names(placements: Sequence[Placement]) -> list[Placement]:
             else reason
             for reason, homes in pairs
         ]
-        told.append(replace(one, reason=why))
-    return told
+        named.append(replace(one, reason=why))
+    return named
 
 
 def with_replicas(assemblies: Sequence[Assembly], replica_set: ReplicaSet) -> Assembly:
@@ -114,13 +114,13 @@ def with_replicas(assemblies: Sequence[Assembly], replica_set: ReplicaSet) -> As
     for own, *there in columns:
         also = tuple(dict.fromkeys(op.device for op in there if op.device != own.device))
         ops.append(replace(own, also=also, alternative="", extra_us=None) if also else own)
-    told: dict[str, float] = {}
+    share_of: dict[str, float] = {}
     for seat, share in zip(replica_set.seats, replica_set.shares, strict=True):
         devices = dict.fromkeys(submodel.device for submodel in assemblies[seat].submodels)
         name = " with ".join(devices)
-        told[name] = told.get(name, 0.0) + share
+        share_of[name] = share_of.get(name, 0.0) + share
     notes = dict.fromkeys(note for one in assemblies for note in one.explanation.notes)
-    explanation = replace(first.explanation, ops=ops, notes=list(notes), replicas=told)
+    explanation = replace(first.explanation, ops=ops, notes=list(notes), replicas=share_of)
     return replace(
         first,
         explanation=explanation,

@@ -22,8 +22,8 @@ def with_variants(assemblies: Sequence[Assembly], inputs: Sequence[str]) -> Asse
     first, *others = assemblies
 
     def places(one: Assembly) -> str:
-        told = (describe(dict(zip(inputs, shapes, strict=True))) for shapes in one.planned_for)
-        return "; ".join(told)
+        described = (describe(dict(zip(inputs, shapes, strict=True))) for shapes in one.planned_for)
+        return "; ".join(described)
 
     explanation = replace(
         first.explanation,

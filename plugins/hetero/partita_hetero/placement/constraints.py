@@ -180,8 +180,8 @@ def _from_lock(
                     preferred[names[op]] = device
         elif op in names and known:
             pins[names[op]] = Pin(known[0], f"placement lock '{path.name}'", hard=False)
-    told = [f"Placement lock '{path.name}': {line}" for line in lines]
-    return Constraints(pins, told, [one for one in replicas if one[0]])
+    notes = [f"Placement lock '{path.name}': {line}" for line in lines]
+    return Constraints(pins, notes, [one for one in replicas if one[0]])
 
 
 def driver_of(devices: DeviceList, device: str) -> str:

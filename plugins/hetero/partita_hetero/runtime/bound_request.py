@@ -254,8 +254,8 @@ class BoundRequest:
         """When each step was run, if requests note that, and what devices tell beside it."""
         if self.times is None:
             return ()
-        told = (span for runner in self._steps.runners.values() for span in runner.device_spans())
-        return (*self.times.device_spans(), *told)
+        spans = (span for runner in self._steps.runners.values() for span in runner.device_spans())
+        return (*self.times.device_spans(), *spans)
 
     def counters(self) -> dict[int, Sequence[ProfilingInfo]]:
         """The devices' own counters of the last run, by submodel."""

@@ -144,7 +144,7 @@ def slowdowns(
     in_order = properties.executor.one_at_a_time
     for device, before, number in _turns(assembly, in_order):
         found.setdefault((device, before), []).append((beside[number], alone[number]))
-    told = [
+    measured = [
         Slowdown(
             device,
             others,
@@ -155,7 +155,7 @@ def slowdowns(
         )
         for (device, others), pairs in found.items()
     ]
-    return [one for one in told if _counts(one, in_order)]
+    return [one for one in measured if _counts(one, in_order)]
 
 
 def _counts(found: Slowdown, in_order: bool) -> bool:

@@ -202,13 +202,13 @@ def _plan_of(
 
 def _with_shared_tasks(problem: Problem, plan: Plan, why: Sequence[TaskReason]) -> list[TaskReason]:
     """Reasons, with one of their own for tasks that several devices run."""
-    told = []
+    shared = []
     for one, *places in zip(why, *plan.assignments, strict=True):
         homes = dict.fromkeys(problem.devices[place].name for place in places)
         if len(homes) > 1:
             one = replace(one, reason=replicated(homes), alternative=None, change=FREE)
-        told.append(one)
-    return told
+        shared.append(one)
+    return shared
 
 
 def _constrained(problem: Problem, options: PlanOptions) -> Problem:

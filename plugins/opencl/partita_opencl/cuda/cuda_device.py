@@ -160,19 +160,19 @@ class CudaSide:
         stream.finish()
 
 
-def opened(handle: Any, context: Any, told: str, largest: int | None = None) -> CudaSide | None:
+def opened(handle: Any, context: Any, verdict: str, largest: int | None = None) -> CudaSide | None:
     """A device as CUDA has it; ``None`` where its trial said otherwise, or it fails now.
 
     Args:
         handle: The ``pyopencl.Device``.
         context: Its context.
-        told: What its trial said.
+        verdict: What its trial said.
         largest: As `SharedMemory` takes it.
     """
     kept_out = os.environ.get(SWITCH) == "0"
-    if told != PASSED or kept_out:
-        if told:
-            why = f"{SWITCH} is 0" if kept_out else told
+    if verdict != PASSED or kept_out:
+        if verdict:
+            why = f"{SWITCH} is 0" if kept_out else verdict
             _log.info("%s is not driven by CUDA: %s", handle.name, why)
         return None
     try:

@@ -245,15 +245,15 @@ class TrialProcess:
             answered.set()
 
     def _end_if_it_hangs(self, answered: threading.Event) -> None:
-        began, silence, told = time.monotonic(), None, False
+        began, silence, warned = time.monotonic(), None, False
         while not answered.wait(self._standing / _LOOKS):
             computed = group_seconds(self.process.pid)
             if silence is None:
                 silence = SilenceTimer(self._seconds, began, computed, self._standing)
                 continue  # by the next look it may have computed something
             hangs = silence.is_too_long(time.monotonic(), computed)
-            if not told and silence.stood_still(time.monotonic()) > TELLS_SECONDS:
-                told = True
+            if not warned and silence.stood_still(time.monotonic()) > TELLS_SECONDS:
+                warned = True
                 _log.warning(
                     "Waiting for %s, which does nothing; it is given up after %.0f s%s",
                     self._doing,

@@ -394,5 +394,5 @@ def _tried(tuning: Tuning, device: Device) -> tuple[Tuning, str]:
         copy_engine=warpgroups and Units.COPY_ENGINE in good,
         resident_groups=tuning.resident_groups if matrix and Units.RESIDENT in good else 0,
     )
-    told = (Units.MATRIX, Units.WARPGROUP, Units.COPY_ENGINE)
-    return tuning, next((wrong[units] for units in told if wrong.get(units)), "")
+    kinds = (Units.MATRIX, Units.WARPGROUP, Units.COPY_ENGINE)
+    return tuning, next((wrong[units] for units in kinds if wrong.get(units)), "")

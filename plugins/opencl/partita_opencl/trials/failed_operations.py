@@ -91,7 +91,7 @@ def operation_digest(node: Node) -> str:
     """The digest of what decides which kernels compute an operation; empty if shapes are open."""
     values = [*node.inputs, *node.outputs]
     attributes = [(name, _attribute_text(value)) for name, value in sorted(node.attrs.items())]
-    if not all(map(_is_static, values)) or any(told is None for _, told in attributes):
+    if not all(map(_is_static, values)) or any(content is None for _, content in attributes):
         return ""
     parts = [node.domain, node.op_type, node.version, len(node.inputs), attributes]
     parts += map(_form, values)

@@ -285,8 +285,8 @@ def _tried(device: Device, mode: Mode, task: _Task) -> tuple[Verdict, bool]:
 
 def _asked(device: Device, process: TrialProcess, mode: Mode, task: _Task) -> tuple[Verdict, bool]:
     """What a process says that was lent, which is given back or closed."""
-    told = [task.family, task.form, task.part]
-    request = {"task": told, "local_tiles": mode.local_tiles, "precision": mode.precision}
+    named = [task.family, task.form, task.part]
+    request = {"task": named, "local_tiles": mode.local_tiles, "precision": mode.precision}
     process.ask(request, f"the trial of {_title(task.family)} on device 'OPENCL.{device.id}'")
     answer = standing_processes.next_answer(process)
     if answer is not None:

@@ -59,10 +59,10 @@ class LaunchError(CompileError):
     def __init__(self, device: Device, failures: Sequence[Failure]) -> None:
         self.failures = failures
         self.reasons = {name: one.reason for one in failures for name in sorted(one.names)}
-        told = "; ".join(f"'{name}': {reason}" for name, reason in list(self.reasons.items())[:5])
+        listed = "; ".join(f"'{name}': {reason}" for name, reason in list(self.reasons.items())[:5])
         super().__init__(
             f"The driver of device 'OPENCL.{device.id}' fails at {len(self.reasons)} operations: "
-            f"{told}. Run them on another device."
+            f"{listed}. Run them on another device."
         )
 
 

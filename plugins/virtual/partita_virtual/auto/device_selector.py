@@ -213,8 +213,8 @@ class DeviceSelector:
             self._close()
             return
         device = speed.best(seconds)
-        told = ", ".join(f"{name} {taken * 1e3:.3g} ms" for name, taken in seconds.items())
-        why = Reason(ReasonCode.CHEAPER_BY, f"measured for each request: {told}")
+        timings = ", ".join(f"{name} {taken * 1e3:.3g} ms" for name, taken in seconds.items())
+        why = Reason(ReasonCode.CHEAPER_BY, f"measured for each request: {timings}")
         self._take_over(SelectedDevice(device, contenders[device], why))
 
     def _take_over(self, choice: SelectedDevice) -> None:

@@ -229,17 +229,17 @@ def detection_output(at: Site) -> ir.Value:
     Rows are (image, class, score, xmin, ymin, xmax, ymax), by image, class and score; an image of
     number -1 ends them.
     """
-    told = _detector(at)
-    boxes = _decoded(at, told)
-    scores = _scores(at, told)
-    chosen = _without_overlaps(at, told, boxes, scores)
-    there = min(told.kept, told.classes * told.boxes)
+    detector = _detector(at)
+    boxes = _decoded(at, detector)
+    scores = _scores(at, detector)
+    chosen = _without_overlaps(at, detector, boxes, scores)
+    there = min(detector.kept, detector.classes * detector.boxes)
     best, places = at.emit_many("TopK", 2, chosen, at.const([there], np.int64), axis=1)
-    if there < told.kept:
-        room = at.const([0, 0, 0, told.kept - there], np.int64)
+    if there < detector.kept:
+        room = at.const([0, 0, 0, detector.kept - there], np.int64)
         best = at.emit("Pad", best, room, at.like(-np.inf, 1))
         places = at.emit("Pad", places, room)
-    return _rows(at, told, boxes, best, places)
+    return _rows(at, detector, boxes, best, places)
 
 
 def _detector(at: Site) -> _Detector:
@@ -259,7 +259,7 @@ def _detector(at: Site) -> _Detector:
     return _Detector(boxes, classes, at.flag("share_location", True), kept)
 
 
-def _decoded(at: Site, told: _Detector) -> ir.Value:
+def _decoded(at: Site, detector: _Detector) -> ir.Value:
     """Corners of all boxes, (images, classes or 1, boxes, 4)."""
     four = at.const([1, -1, 4], np.int64)
     priors = at.inputs[2]
@@ -268,8 +268,8 @@ def _decoded(at: Site, told: _Detector) -> ir.Value:
     if at.dims(2)[0] != 1:
         raise at.error("boxes to begin with must be the same for all images")
     prior = at.emit("Unsqueeze", at.emit("Reshape", prior, four), ends[0])
-    own = 1 if told.shared else told.classes
-    moved = at.emit("Reshape", at.inputs[0], at.const([-1, told.boxes, own, 4], np.int64))
+    own = 1 if detector.shared else detector.classes
+    moved = at.emit("Reshape", at.inputs[0], at.const([-1, detector.boxes, own, 4], np.int64))
     moved = at.emit("Transpose", moved, perm=[0, 2, 1, 3])
     if not at.flag("variance_encoded_in_target"):
         factors = at.emit("Slice", priors, ends[1], ends[2], ends[1])
@@ -300,17 +300,17 @@ def _half(at: Site, corners: ir.Value, end: int) -> ir.Value:
     return at.emit("Slice", corners, *(at.const([n], np.int64) for n in (2 * end, 2 * end + 2, 3)))
 
 
-def _scores(at: Site, told: _Detector) -> ir.Value:
+def _scores(at: Site, detector: _Detector) -> ir.Value:
     """Scores, (images, classes, boxes); infinitely low for all but the best of each class."""
-    shape = at.const([-1, told.boxes, told.classes], np.int64)
+    shape = at.const([-1, detector.boxes, detector.classes], np.int64)
     scores = at.emit("Transpose", at.emit("Reshape", at.inputs[1], shape), perm=[0, 2, 1])
     background = at.integer("background_label_id", 0)
-    if 0 <= background < told.classes:
-        lowest = np.zeros((told.classes, 1), at.dtype(1))
+    if 0 <= background < detector.classes:
+        lowest = np.zeros((detector.classes, 1), at.dtype(1))
         lowest[background] = -np.inf
         scores = at.emit("Add", scores, at.const(lowest))
     most = at.integer("top_k", -1)
-    if not 0 < most < told.boxes:
+    if not 0 < most < detector.boxes:
         return scores
     best, places = at.emit_many("TopK", 2, scores, at.const([most], np.int64), axis=2)
     return at.emit("ScatterElements", _lowest(at, scores), places, best, axis=2)
@@ -321,35 +321,37 @@ def _lowest(at: Site, like: ir.Value) -> ir.Value:
     return at.emit("Expand", at.like(-np.inf, 1), at.emit("Shape", like))
 
 
-def _without_overlaps(at: Site, told: _Detector, boxes: ir.Value, scores: ir.Value) -> ir.Value:
+def _without_overlaps(at: Site, detector: _Detector, boxes: ir.Value, scores: ir.Value) -> ir.Value:
     """Scores, (images, classes * boxes); infinitely low for what is not detected."""
-    if told.shared:
+    if detector.shared:
         given = at.emit("Squeeze", boxes, at.const([1], np.int64))
     else:  # NonMaxSuppression has the same boxes for all classes: each is an image of its own
-        given = at.emit("Reshape", boxes, at.const([-1, told.boxes, 4], np.int64))
-        scores = at.emit("Reshape", scores, at.const([-1, 1, told.boxes], np.int64))
-    limits = at.const([told.boxes], np.int64), at.const([at.real("nms_threshold")], np.float32)
+        given = at.emit("Reshape", boxes, at.const([-1, detector.boxes, 4], np.int64))
+        scores = at.emit("Reshape", scores, at.const([-1, 1, detector.boxes], np.int64))
+    limits = at.const([detector.boxes], np.int64), at.const([at.real("nms_threshold")], np.float32)
     least = at.const([at.real("confidence_threshold", 0)], np.float32)
     wide = [at.emit("CastLike", one, at.const(0, np.float32)) for one in (given, scores)]
     places = at.emit("NonMaxSuppression", *wide, *limits, least)
     found = at.emit("ScatterND", _lowest(at, scores), places, at.emit("GatherND", scores, places))
-    return at.emit("Reshape", found, at.const([-1, told.classes * told.boxes], np.int64))
+    return at.emit("Reshape", found, at.const([-1, detector.classes * detector.boxes], np.int64))
 
 
-def _rows(at: Site, told: _Detector, boxes: ir.Value, best: ir.Value, places: ir.Value) -> ir.Value:
+def _rows(
+    at: Site, detector: _Detector, boxes: ir.Value, best: ir.Value, places: ir.Value
+) -> ir.Value:
     """The rows of the result, of the best scores and where these are among classes and boxes."""
-    number = at.const(told.boxes, np.int64)
+    number = at.const(detector.boxes, np.int64)
     labels, of_class = at.emit("Div", places, number), at.emit("Mod", places, number)
     detected = at.emit("Greater", best, at.like(-np.inf, 1))
     # By class, then by score; what is not detected comes last.
-    rank = at.const(np.arange(told.kept), np.int64)
-    group = at.emit("Where", detected, labels, at.const(told.classes, np.int64))
-    order = at.emit("Add", at.emit("Mul", group, at.const(told.kept, np.int64)), rank)
+    rank = at.const(np.arange(detector.kept), np.int64)
+    group = at.emit("Where", detected, labels, at.const(detector.classes, np.int64))
+    order = at.emit("Add", at.emit("Mul", group, at.const(detector.kept, np.int64)), rank)
     shape = at.emit("Shape", order)
     flat = at.const([-1], np.int64)
     images = at.emit("Range", at.const(0, np.int64), _scalar(at, shape), at.const(1, np.int64))
     images = at.emit("Expand", at.emit("Unsqueeze", images, at.const([1], np.int64)), shape)
-    span = at.const((told.classes + 1) * told.kept, np.int64)
+    span = at.const((detector.classes + 1) * detector.kept, np.int64)
     after = at.emit("Mul", _scalar(at, shape), span)  # behind all images
     late = at.emit("Where", detected, at.emit("Mul", images, span), after)
     keys = at.emit("Reshape", at.emit("Add", order, late), flat)
@@ -358,7 +360,7 @@ def _rows(at: Site, told: _Detector, boxes: ir.Value, best: ir.Value, places: ir
     def in_order(value: ir.Value) -> ir.Value:
         return at.emit("Gather", at.emit("Reshape", value, flat), picked)
 
-    own = at.const(0, np.int64) if told.shared else at.const(1, np.int64)
+    own = at.const(0, np.int64) if detector.shared else at.const(1, np.int64)
     indices = [in_order(images), at.emit("Mul", in_order(labels), own), in_order(of_class)]
     one = at.const([1], np.int64)
     where = at.emit("Concat", *(at.emit("Unsqueeze", value, one) for value in indices), axis=1)

@@ -44,8 +44,8 @@ def bags_by_offsets(at: Site) -> ir.Value:
 def segment_max(at: Site) -> ir.Value:
     """The largest elements of the rows of each segment, of which some may have none."""
     data, segments, one = at.inputs[0], at.indices(1), at.const([1], np.int64)
-    told = at.emit("Concat", segments, at.const([-1], np.int64), axis=0)
-    found = at.emit("Add", at.emit("ReduceMax", told, at.const([0], np.int64)), one)
+    padded = at.emit("Concat", segments, at.const([-1], np.int64), axis=0)
+    found = at.emit("Add", at.emit("ReduceMax", padded, at.const([0], np.int64)), one)
     count = at.row(2) if at.has(2) else found
     room = at.emit("Max", found, count)
     number = np.dtype(np.float32) if _is_half(at) else at.dtype(0)

@@ -338,14 +338,14 @@ def dynamic_update_slice(at: Site) -> ir.Value:
     room = np.array(dims, np.int64) - np.array(update, np.int64)
     if room.min(initial=0) < 0:
         raise at.error(f"a block {list(update)} does not fit {list(dims)}")
-    told = int(np.flatnonzero(room).max(initial=-1)) + 1  # axes behind have one place to begin at
-    if not told:
+    axes = int(np.flatnonzero(room).max(initial=-1)) + 1  # axes behind have one place to begin at
+    if not axes:
         return at.carried(lambda values: at.emit("Identity", values[1]), (0, 1))
-    if told * math.prod(update[:told]) > _MOST_PLACED:
+    if axes * math.prod(update[:axes]) > _MOST_PLACED:
         raise at.error(f"a block {list(update)} has too many rows to be placed one by one")
     begin = at.emit("Max", at.indices(2), at.const(0, np.int64))
     begin = at.emit("Min", begin, at.const(room, np.int64))
-    begin = at.emit("Slice", begin, *(at.const([end], np.int64) for end in (0, told)))
-    grid = np.stack(np.meshgrid(*map(np.arange, update[:told]), indexing="ij"), -1)
+    begin = at.emit("Slice", begin, *(at.const([end], np.int64) for end in (0, axes)))
+    grid = np.stack(np.meshgrid(*map(np.arange, update[:axes]), indexing="ij"), -1)
     places = at.emit("Add", at.const(grid, np.int64), begin)
     return at.carried(lambda values: at.emit("ScatterND", values[0], places, values[1]), (0, 1))

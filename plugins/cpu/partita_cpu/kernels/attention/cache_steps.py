@@ -131,9 +131,9 @@ def attend_places(
         elements = _ELEMENTS[cache.keys.dtype]
         scratch = b.empty((threads * decode_floats(outputs),), np.float32)
         by = Kernels(b.constant(few_query_kernels(policy.level, elements)), scratch)
-        told = b.constant(integers([*table, elements.bytes]))
+        sizes = b.constant(integers([*table, elements.bytes]))
         kind = Arithmetic.F32.exec_type(policy.level)
-        b.call(decode_kernel, *given, results, by, told, scoring.cap, work=work, exec_type=kind)
+        b.call(decode_kernel, *given, results, by, sizes, scoring.cap, work=work, exec_type=kind)
     else:
         scratch = b.empty((threads * scratch_floats(outputs),), np.float32)
         b.call(attend_kernel, *given, results, scratch, known, scoring.cap, work=work)

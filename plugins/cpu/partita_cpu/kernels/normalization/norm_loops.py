@@ -269,8 +269,8 @@ def _normalize_eights(
     at = 4 * sizes.n * row
     read = address(sums.x) + at, address(sums.skip) + at, address(sums.total) + at
     y, means, inverses = results
-    told = address(means) + 4 * row, address(inverses) + 4 * row
-    written = address(scale), address(bias), address(y) + at, *told
+    moment_places = address(means) + 4 * row, address(inverses) + 4 * row
+    written = address(scale), address(bias), address(y) + at, *moment_places
     call_normalize_eights(kernel, (stop - first, sizes.n, *read, *written, epsilon))
     return EIGHT * eights
 
@@ -331,9 +331,9 @@ def normalize_to_tiles(
         row = half * HALF
         eights, at = min(HALF, outer - row) // EIGHT, 4 * n * row
         read = address(sums.x) + at, address(sums.skip) + at, address(sums.total) + at
-        told = address(means) + 4 * row, address(inverses) + 4 * row
+        moment_places = address(means) + 4 * row, address(inverses) + 4 * row
         to = address(tiles) + half * steps * tile_bytes
-        written = address(scale), address(bias), to, *told
+        written = address(scale), address(bias), to, *moment_places
         largest = call_normalize_tiles(kernel, (eights, n, *read, *written, epsilon))
         done, end = row + EIGHT * eights, min(row + HALF, outer)
         if done < end:

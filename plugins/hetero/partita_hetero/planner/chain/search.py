@@ -334,5 +334,5 @@ def _why_infeasible(chain: Chain) -> str:
             f"{format_bytes(need - room)} are lacking."
         )
     lacking = excess(chain, free.use)
-    told = ", ".join(f"'{name}' {format_bytes(lacks)}" for name, lacks in lacking.items())
-    return f"The limits cannot be kept; the fastest placement lacks on {told or 'no device'}."
+    missing = ", ".join(f"'{name}' {format_bytes(lacks)}" for name, lacks in lacking.items())
+    return f"The limits cannot be kept; the fastest placement lacks on {missing or 'no device'}."

@@ -117,8 +117,10 @@ class DecoderReport:
             self._twins,
         )
         elsewhere = {
-            op: DeviceAlternative(told.decode_us, told.alternative, told.extra_us, told.change)
-            for layer, told in zip(self._decoder.layers, layers, strict=True)
+            op: DeviceAlternative(
+                placed.decode_us, placed.alternative, placed.extra_us, placed.change
+            )
+            for layer, placed in zip(self._decoder.layers, layers, strict=True)
             for unit in layer.units
             for op in unit.ops
         }
@@ -132,9 +134,9 @@ class DecoderReport:
         """Operation to device and reason."""
         device_of: dict[int, tuple[str, Reason]] = {}
         homes = self._homes_of(choice)
-        for layer, places, told in zip(self._decoder.layers, homes, layers, strict=True):
+        for layer, places, placed in zip(self._decoder.layers, homes, layers, strict=True):
             for unit, place in zip(layer.units, places, strict=True):
-                pinned = Reason(ReasonCode.PINNED, unit.pinned) if unit.pinned else told.reason
+                pinned = Reason(ReasonCode.PINNED, unit.pinned) if unit.pinned else placed.reason
                 for op in unit.ops:
                     device_of[op] = (self._decoder.devices[place].name, pinned)
         return dict(sorted(device_of.items()))
@@ -192,8 +194,8 @@ class DecoderReport:
             if pins:
                 return Reason(ReasonCode.PINNED, pins[0]), "", None, "dropping its pin"
             refused = layer.units[0].refused
-            told = "; ".join(f"not {name}: {why}" for name, why in refused.items())
-            text = told or "there is no other device"
+            reasons = "; ".join(f"not {name}: {why}" for name, why in refused.items())
+            text = reasons or "there is no other device"
             return Reason(ReasonCode.FALLBACK, text), "", None, "another device taking it"
         moves = [self._moved(index, other) for other in others]
         crowded = [move for move in moves if move.lacking and move.own_us < 0]

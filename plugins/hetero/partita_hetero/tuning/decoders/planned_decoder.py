@@ -256,8 +256,8 @@ def layer_range(names: Sequence[str]) -> str:
             runs[-1] = [runs[-1][0], number]
         else:
             runs.append([number])
-    told = ", ".join("-".join(map(str, run)) for run in runs)
-    layers = [f"layer{'s' if len(numbers) > 1 else ''} {told}"] if numbers else []
+    ranges = ", ".join("-".join(map(str, run)) for run in runs)
+    layers = [f"layer{'s' if len(numbers) > 1 else ''} {ranges}"] if numbers else []
     first = ["embedding"] if "embedding" in names else []
     last = ["head"] if "head" in names else []
     return ", ".join([*first, *layers, *last])
