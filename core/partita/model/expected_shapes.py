@@ -1,4 +1,9 @@
-"""Expected shapes of values for given input shapes, by which results of devices are checked."""
+"""Expected shapes of values for given input shapes, by which results of devices are checked.
+
+Symbols in a model's shapes say which sizes are equal. A device's answer that contradicts them is
+looked at closely: shape inference is run for the very input shapes, since symbols that come from a
+model's file (rather than from inference) are sometimes wrong.
+"""
 
 from __future__ import annotations
 

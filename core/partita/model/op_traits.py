@@ -1,4 +1,8 @@
-"""Traits of ONNX operators that hold on every device: element-wise, data movement, and others."""
+"""Traits of ONNX operators that hold on every device: element-wise, data movement, and others.
+
+The table has a row per operator. Who decides by it: made-up inputs, fusion, layouts, and HETERO's
+placement and cost model.
+"""
 
 from __future__ import annotations
 

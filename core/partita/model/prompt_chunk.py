@@ -1,4 +1,7 @@
-"""The default number of prompt tokens that a decoder reads in one run."""
+"""The default number of prompt tokens that a decoder reads in one run.
+
+More tokens share what a run costs, and each of them takes memory for the values between operations.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The machine that kernels are cut for: its instruction sets, and what its caches hold.
+"""The machine model: instruction sets and cache sizes that kernels and plans are chosen for.
 
-Sizes of blocks, bands and panels are shares of a cache. Each share stands beside the kernel that
-it is for, with its reason; here is what they are shares of.
+Sizes of blocks, bands and panels are shares of a cache. Each share stands beside the kernel that it
+is for, with its reason; here is what they are shares of.
 """
 
 from __future__ import annotations

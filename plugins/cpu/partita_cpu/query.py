@@ -1,4 +1,4 @@
-"""Which operations of a model device CPU takes, and why not the others."""
+"""Queries: which operations of a model device CPU supports, and why not the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Error messages for files that onnx-ir refuses."""
+"""Error messages for files that onnx-ir refuses.
+
+Looked for only when reading has failed: onnx-ir's own errors name its classes and positions in its
+tables (``KeyError: 'y'``).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,12 @@
-"""Replaces caches that grow by Concat with buffers of fixed capacity for new tokens."""
+"""Replaces caches that grow by Concat with buffers of fixed capacity for new tokens.
+
+Decoders as optimum exports them, and those of OpenVINO with state, join past and new keys in every
+run, and read what came out: a copy of the whole cache for each token. Where nothing but attention
+reads it, as two products with a softmax between them, the same is ``GroupQueryAttention`` over a
+buffer, which a device updates in place and of which it reads the valid part. Which keys a token
+sees is left to the mask that the model computes, so that results are the same whatever it is; but a
+token that it keeps from every key by infinities is 0, not NaN.
+"""
 
 from __future__ import annotations
 

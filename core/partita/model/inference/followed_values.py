@@ -1,4 +1,11 @@
-"""Shape inference that propagates values, for tensors of few elements."""
+"""Shape inference that propagates values, for tensors of few elements.
+
+Shapes are computed from other shapes, so that onnx's inference has to know values, not only their
+shapes. But of any row that a Cast, an Add or a Concat reads it keeps each element, 150 bytes and
+half a microsecond, whatever the row holds: an input that claims 2**31 elements takes a quarter of
+an hour. So long rows, and those whose length is not known yet, are hidden from such operations:
+what they read instead is of the same type, and nothing is known of its elements.
+"""
 
 from __future__ import annotations
 

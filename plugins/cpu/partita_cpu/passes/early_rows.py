@@ -1,4 +1,8 @@
-"""Slices of one row are moved in front of what computes the rows, as for a decoder's last token."""
+"""Slices of one row are moved in front of what computes the rows, as for a decoder's last token.
+
+A decoder's logits are of a prompt's last token: of what follows the last attention no other row is
+needed, and the products of most of a layer are among it.
+"""
 
 from __future__ import annotations
 

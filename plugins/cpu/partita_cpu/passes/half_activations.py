@@ -1,4 +1,10 @@
-"""Chooses which activations stay in 16 bits between steps, where products compute in 16 bits."""
+"""Chooses which activations stay in 16 bits between steps, where products compute in 16 bits.
+
+Works on graphs with channels last. An image is kept so if who makes it can and all who read it can:
+a convolution rounds its input anyhow, so that nothing is lost but what lies between (sums, pooled
+means). Attribute ``half`` of its node says so. Likewise rows that only products of matrices read,
+by vectors; what reads or makes them so gets domain `ROWS`. Residual sums of rows stay in float32.
+"""
 
 from __future__ import annotations
 

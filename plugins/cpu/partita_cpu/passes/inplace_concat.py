@@ -1,4 +1,12 @@
-"""Concat and slices along channels without a copy: images are parts of larger images."""
+"""Concat and slices along channels without a copy: images are parts of larger images.
+
+Works on graphs with channels last. What a Concat joins is written where it belongs in its result.
+All its inputs share a node ``Buffer``; who writes to it has it as last input and the place in
+attribute ``into``, who reads a part finds it in ``channels``. Values that must be whole by
+themselves are still copied. A Concat whose first input is a Concat (DenseNet) shares one buffer
+with it. Slices that a Concat puts together again (split blocks of detectors) are the image that
+they were cut from, and a slice whose readers can take some channels of an image is that image.
+"""
 
 from __future__ import annotations
 

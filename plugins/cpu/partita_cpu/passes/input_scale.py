@@ -1,4 +1,7 @@
-"""Factors and summands per channel, applied while the input of a product is copied."""
+"""Factors and summands per channel, applied while the input of a product is copied.
+
+Works on graphs with channels last; see `passes.nhwc`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Layout conversion to channels last: the rules of device CPU, beyond those for all back-ends."""
+"""Layout conversion to channels last: the rules of device CPU, beyond those for all back-ends.
+
+Convolutions always do; see :class:`~partita.lowering.ChannelsLast` for the walk.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention over groups of channels or over branches (ResNeSt, SKNet), as sums of images.
+"""Attention over groups of channels or branches (ResNeSt, SKNet) as weighted sums of images.
 
 Models put such images on one axis of five and reduce it, also when each is multiplied by a weight
 for each of its channels. Written as sums and products of images of four axes, which are slices of

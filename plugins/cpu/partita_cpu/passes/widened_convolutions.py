@@ -1,4 +1,12 @@
-"""Convolutions of 16-bit floats, and what follows them, computed in float32 from end to end."""
+"""Convolutions of 16-bit floats, and what follows them, computed in float32 from end to end.
+
+A node of 16-bit floats is computed through float32 copies in any case. Where one convolution leads
+to the next, the copies between them are left out, and the nodes become those that fusion, images
+with channels last and the kernels of convolutions know. Numbers are rounded to 16 bits where the
+model's other nodes read them, not at each node, as onnxruntime does it too. Converters leave some
+operators in float32, Resize for one, with a Cast on either side: those round nothing either, but
+for two of them with nothing in between.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""The main loop of a compile process: takes jobs, and writes machine code to disk."""
+"""The main loop of a compile process: takes jobs, and writes machine code to disk.
+
+It is started by :mod:`partita_cpu.jit.compile_pool`. Jobs come through a socket that all copies of
+the process share, so that whoever is idle takes the next one; what goes back says which file was
+tried. Whoever asked looks for the file, and compiles by itself if it is not there.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """Orders the compilation of kernels that a model will need, while its graph is still processed.
 
-For a machine's first day, when no kernel is on disk.
+For a machine's first day, when no kernel is on disk. The order is a guess by operators, made before
+shapes are known; kernels that it misses are compiled when the program is there, and those that it
+has too many serve the next model.
 """
 
 from __future__ import annotations

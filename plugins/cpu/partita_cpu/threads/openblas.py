@@ -1,4 +1,8 @@
-"""Control of OpenBLAS: the number of its threads, and none of its calls during a fork."""
+"""Control of OpenBLAS: the number of its threads, and none of its calls during a fork.
+
+OpenBLAS holds locks while it computes. A child that is forked meanwhile inherits them locked, and
+its first product waits for ever. So a fork waits until no product runs.
+"""
 
 from __future__ import annotations
 

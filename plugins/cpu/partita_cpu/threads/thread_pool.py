@@ -1,4 +1,13 @@
-"""The thread pool: walks a table of kernel calls, so that one call from Python runs many steps."""
+"""The thread pool: walks a table of kernel calls, so that one call from Python runs many steps.
+
+The calling thread goes from row to row. For a row that is shared it puts up a ticket. Whoever is
+awake takes its own share, and soon those that nobody has taken; the caller goes on when all are
+done. So nobody waits for a thread that the system has put aside, unless it holds a share, and from
+step to step a thread tends to find in its caches what it has computed itself. Idle threads look for
+a while, so that the next ticket finds them at once, and then sleep; where runs are apart they do so
+at once. They may run wherever the caller may, but for the processor that it is on: the system tends
+to wake them there, behind it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""The compiled loop over tiles of Winograd's minimal filtering; `tile_plan` has its sizes."""
+"""The compiled loop over tiles of Winograd's minimal filtering; `tile_plan` has its sizes.
+
+Tiles are numbered through the rows of all images. Threads share them panel by panel: the pixels of
+a panel are transformed, then one column of outputs after another is multiplied at all points and
+finished, so that what is transformed stays in the second-level cache.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""A time model: where Winograd's filtering beats direct products, and how threads share it."""
+"""A time model: where Winograd's filtering beats direct products, and how threads share it.
+
+Times are counted in what a row of a tile takes for one channel: two vectors of products. Three
+things limit the gain: transforms, which pay for themselves by many channels and outputs; weights,
+which take 16/9 or 4 times the memory, and are read again for every panel of tiles; and tiles at the
+edges of an image, which lie outside in part.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks of attention over a cache: which queries and keys they are of, and their results.
+"""Blocks of attention over a cache: ranges of queries and keys, and their partial results.
 
 What computes a block, by loops or by kernels of a level, leaves the sums of values for each of its
 queries, the largest score, and the sum of the softmax. Where heads are fewer than threads, keys are

@@ -1,4 +1,4 @@
-"""Elements of a cache of keys and values: float32, float16, bfloat16 or int8, computed in float32.
+"""Access to elements of a cache: float32, float16, bfloat16 or int8, computed in float32.
 
 Rows of int8 have a scale of their own behind their codes (:mod:`partita.tensors.cache_rows`).
 Kernels read the codes as they lie and multiply what they make of a row with its scale.

@@ -1,4 +1,8 @@
-"""Valid spans of a cache: which places hold keys, from lengths that are checked before use."""
+"""Valid spans of a cache: which places hold keys, from lengths that are checked before use.
+
+One small step makes spans of the lengths; all operations that read the same tensors share it, as
+those of a decoder's layers do. Kernels trust spans and positions that have passed it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Heads of new tokens as they are given, and what happens to them: a norm, a factor, a rotation."""
+"""Heads of new tokens: where they are, and their normalization, scaling and rotation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What experts make of their rows: a gate, what it lets through, and the way back."""
+"""The activation and gate of experts, and the weighted sum of their results per token."""
 
 from __future__ import annotations
 

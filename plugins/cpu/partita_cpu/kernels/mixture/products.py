@@ -1,6 +1,6 @@
-"""Products of rows with the weights of their experts: see `routing` and `weights`.
+"""Products of sorted rows with the weights of their experts; see `routing` and `weights`.
 
-How many rows an expert has is known at the run alone. Threads share the columns of each expert, so
+How many rows an expert has is only known at run time. Threads share the columns of each expert, so
 that each reads its part of the weights once, and only those of experts that have rows.
 """
 

@@ -1,6 +1,6 @@
-"""The weights of experts, one expert behind another: in blocks as panels, or plain in columns.
+"""The weights of all experts as one matrix: block-quantized panels, or plain columns.
 
-An expert's columns are filled up to whole panels, so that all experts together are one matrix.
+An expert's columns are padded to whole panels, so that all experts together are one matrix.
 """
 
 from __future__ import annotations

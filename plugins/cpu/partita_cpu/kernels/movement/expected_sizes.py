@@ -1,4 +1,4 @@
-"""Slices and ranges in bodies of loops: where they begin the run tells, their sizes are expected.
+"""Slices and ranges in loop bodies: begins known at run time, sizes expected to stay the same.
 
 A body that reads or writes one row of a state, the next one in each iteration, has a Slice or a
 Range from the iteration's number to one more. What it makes is always of one size, so that one

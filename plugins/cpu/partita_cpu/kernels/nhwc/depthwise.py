@@ -1,4 +1,4 @@
-"""Depthwise convolution of images with channels last: which kernels suit a window."""
+"""Depthwise convolution of images with channels last: chooses the kernel for a window."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where steps on images with channels last read and write."""
+"""The tensors and channels that steps on images with channels last read and write."""
 
 from __future__ import annotations
 

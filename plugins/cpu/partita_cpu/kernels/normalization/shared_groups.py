@@ -1,4 +1,4 @@
-"""Groups of planes that threads normalize together: there are fewer of them than threads.
+"""Normalization of few large groups, each of which several threads share.
 
 A group is summed, and its squares are, in parts that do not depend on how many threads there are.
 """

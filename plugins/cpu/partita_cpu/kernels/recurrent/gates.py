@@ -1,8 +1,8 @@
-"""What the recurrent cells share: activations chosen by number, places by length and direction.
+"""Shared parts of recurrent cells: activations chosen by number, positions by length and direction.
 
 State is kept in rows, one per direction and batch element. ``shape`` is int64: directions, steps,
-batch, hidden size, then the strides of the input products and of the output for direction, step
-and batch element, in rows, then the length of a row of input products.
+batch, hidden size, then the strides of the input products and of the output for direction, step and
+batch element, in rows, then the length of a row of input products.
 """
 
 from __future__ import annotations

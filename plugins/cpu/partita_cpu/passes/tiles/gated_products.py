@@ -1,4 +1,9 @@
-"""Fuses a decoder's gated products with block-quantized weights: both products and the gate."""
+"""Fuses a decoder's gated products with block-quantized weights: both products and the gate.
+
+What a product of few bits makes of an activation times another value it reads as tiles where AMX
+computes. Both products before it, the activation and what multiplies them are one node then, whose
+result nobody else can read.
+"""
 
 from __future__ import annotations
 

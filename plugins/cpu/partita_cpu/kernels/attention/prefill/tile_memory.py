@@ -1,4 +1,4 @@
-"""How attention of many queries is cut in tiles, and the memory that a thread needs for them."""
+"""Tiles of attention with many queries: sizes, and the scratch memory of a thread."""
 
 from __future__ import annotations
 
