@@ -279,7 +279,7 @@ def test_the_cache_reads_no_files_elsewhere(device, tmp_path, where):
     tensor.data_location = onnx.TensorProto.EXTERNAL
     tensor.external_data.add(key="location", value=names[where])
     (folder / "m.onnx").write_bytes(proto.SerializeToString())
-    with pytest.raises(partita.errors.ModelError, match="outside the model's|pipe or device"):
+    with pytest.raises(partita.errors.ModelError, match=r"outside the model's|pipe or device"):
         core_with(device).compile_model(
             folder / "m.onnx", "TOY", {"CACHE_DIR": str(tmp_path / "cache")}
         )
