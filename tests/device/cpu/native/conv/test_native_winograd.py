@@ -1,0 +1,440 @@
+"""Convolutions by Winograd's minimal filtering, against float64 sums and onnxruntime."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+from cpu_levels import float_levels
+from hypothesis import given
+from hypothesis import strategies as st
+from judge import onnxruntime_results
+from sampling import examples
+
+import partita
+from partita.lowering import ActivationCode
+from partita.lowering.shapes.symbolic_size import Recording
+from partita.system.cache_sizes import CacheSizes
+from partita_cpu.gemm.blocking.problem import Images, Storage
+from partita_cpu.gemm.packing.weights import pack_bias
+from partita_cpu.gemm.product_records import Epilogue, InputScaling, ProductArrays, TileContext
+from partita_cpu.gemm.tile_kernels import Arithmetic, tile_columns, tile_kernels
+from partita_cpu.llvm.images.winograd import POINTS, pixels_of
+from partita_cpu.machine_model import MachineModel
+from partita_cpu.threads.claims import LINE
+from partita_cpu.winograd.point_weights import evaluation, recovery, transform
+from partita_cpu.winograd.tile_loop import WinogradContext, filter_tiles
+from partita_cpu.winograd.tile_plan import transform_kernels, winograd_plan
+from partita_cpu.winograd.time_model import (
+    CLOSE,
+    GAIN_OF_LARGER,
+    Sizes,
+    costs,
+    fastest_side,
+    panel_and_shares,
+    side_for,
+)
+
+from ..conftest import CACHES, GATES, Guarded, gated, own_share_left
+from ..conftest import TOLERANCE as TOLERANCE_OF
+from ..gemm.test_native_storage import KINDS, NARROW, loaded, stored
+from ..gemm.test_native_tiles import convolve, usual_size
+from ..networks.test_native_layout import Net, compiled
+
+LEVELS = [level for level in float_levels() if level.native]
+INF = float("inf")
+NO_EPILOGUE = Epilogue(0, -INF, INF, 0, 0, 0.0, 0.0)
+TOLERANCE = {2: 2e-6, 4: 5e-6}
+"""By the side of a tile, of the result's usual largest value."""
+HALVES = [(level, (False, False)) for level in LEVELS]
+HALVES += [(level, h) for level in NARROW for h in ((True, True), (True, False), (False, True))]
+"""Levels, and whether images that are read and written are in bfloat16."""
+BF16 = {"INFERENCE_PRECISION_HINT": "bf16"}
+
+
+def images_of(batch, size, channels, outputs, begin=(1, 1), end=(1, 1)):
+    out = [n + a + b - 2 for n, a, b in zip(size, begin, end, strict=True)]
+    kernel = (3, 3), (1, 1), (1, 1)
+    return Images(batch, *size, channels, outputs, 1, *kernel, begin, end, *out)
+
+
+def run(guarded, level, images, side, x, w, bias=None, residual=None, **given):
+    """The result, with what lies beside it in y; each thread computes its own share."""
+    storage, caches = given.get("storage", Storage()), given.get("caches")
+    epilogue, threads = given.get("epilogue", NO_EPILOGUE), given.get("threads", 2)
+    there = given.get("there", threads)
+    machine = MachineModel(level, 1, caches) if caches else MachineModel(level)
+    cut = winograd_plan(images, machine, threads, storage, side)
+    weights = transform(w, side, tile_columns(level))
+    pitch = storage.y_pitch or images.outputs
+    y = guarded.array(stored(np.full((images.pixels, pitch), 7), storage.half_out))
+    scales = given.get("scaling", (np.zeros(1, np.float32),) * 2)
+    scratch = np.full(threads * cut.thread_bytes, 255, np.uint8)  # NaN, in every type
+    halves = storage.half_in, storage.half_out
+    activation = ActivationCode(epilogue.code)
+    kernels = tile_kernels(level, Arithmetic.F32, *halves, activation=activation)
+    for tid in range(there):
+        filter_tiles(
+            guarded.array(x).reshape(-1),
+            ProductArrays(
+                guarded.array(weights),
+                guarded.array(pack_bias(cut.cut, bias)),
+                (y if residual is None else guarded.array(residual)).reshape(-1),
+                y.reshape(-1),
+            ),
+            InputScaling(*scales),
+            TileContext(
+                scratch,
+                cut.cut.offsets,
+                kernels,
+                cut.cut.table,
+                given["claims"] if "claims" in given else own_share_left(tid, there),
+            ),
+            WinogradContext(
+                transform_kernels(level, side, storage.half_in),
+                cut.table,
+                recovery(side).reshape(-1),
+                np.zeros(1, np.int64),
+            ),
+            epilogue._replace(has_residual=int(residual is not None)),
+            tid,
+            there,
+        )
+    return y
+
+
+def off(y, wanted, usual):
+    """The largest error, over what sums of such terms come to."""
+    scale = max(np.abs(wanted).max(initial=0), usual, 1e-6)
+    return np.abs(y - wanted).max(initial=0) / scale
+
+
+def off_unrounded(y, wanted, usual, half_out):
+    """The same beyond what rounding once to bfloat16, by half of a last bit, explains."""
+    error = np.abs(y - wanted) - (2**-8 * np.abs(wanted) if half_out else 0)
+    return off(
+        np.maximum(error, 0), np.zeros(error.shape), max(usual, np.abs(wanted).max(initial=0))
+    )
+
+
+@pytest.mark.parametrize("side", POINTS)
+def test_weights_come_back_from_the_points(side):
+    w = np.random.default_rng(0).standard_normal((3, 2, 3, 3))
+    values, back = evaluation(side), recovery(side)
+    np.testing.assert_allclose(back @ values, np.eye(3), atol=1e-15)
+    points = np.einsum("ia,ocab,jb->ocij", values, w, values)
+    np.testing.assert_allclose(np.einsum("ai,ocij,bj->ocab", back, points, back), w, atol=1e-14)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("side", POINTS)
+def test_transformed_weights_lie_as_tiles_read_them(side, threads):
+    rng = np.random.default_rng(1)
+    w = rng.standard_normal((70, 33, 3, 3)).astype(np.float32)
+    n, values = pixels_of(side), evaluation(side)
+    found = transform(w, side, 32, threads).view(np.float32).reshape(3, n, n, 33, 32)
+    wanted = np.zeros((n, n, 33, 96))
+    wanted[..., :70] = np.einsum("ia,ocab,jb->ijco", values, w.astype(np.float64), values)
+    together = found.transpose(1, 2, 3, 0, 4).reshape(n, n, 33, 96)
+    np.testing.assert_allclose(together, wanted, rtol=1e-7, atol=1e-7)
+
+
+@pytest.mark.parametrize("value", [np.inf, np.nan, 3.4e38])
+def test_weights_that_are_not_finite_at_the_points_are_left_alone(value):
+    w = np.full((4, 5, 3, 3), value, np.float32)
+    assert not transform(w, 4, 32).size
+
+
+def test_weights_that_are_subnormal_at_the_points_count_as_zero():
+    found = transform(np.full((4, 5, 3, 3), 1e-39, np.float32), 4, 32)
+    assert found.size
+    assert not found.any()
+
+
+@st.composite
+def problems(draw, half_in, half_out):
+    """A convolution, and where its images lie."""
+    batch = draw(st.integers(1, 3))
+    size = draw(st.integers(1, 21)), draw(st.integers(1, 21))
+    begin, end = ([draw(st.integers(0, 3)) for _ in range(2)] for _ in range(2))
+    size = [max(n, 3 - a - b) for n, a, b in zip(size, begin, end, strict=True)]
+    channels, outputs = draw(st.integers(1, 70)), draw(st.integers(1, 70))
+    images = images_of(batch, size, channels, outputs, tuple(begin), tuple(end))
+    before, after = draw(st.sampled_from([(0, 0), (3, 2), (16, 0)])), draw(st.integers(0, 5))
+    storage = Storage(
+        half_in,
+        half_out,
+        x_pitch=channels + sum(before),
+        x_first=before[0],
+        y_pitch=outputs + after,
+        y_first=after // 2,
+        scaled=draw(st.booleans()),
+    )
+    return images, storage
+
+
+@pytest.mark.parametrize(("level", "halves"), HALVES)
+@pytest.mark.parametrize("side", POINTS)
+@examples(60)
+@given(data=st.data())
+def test_random_convolutions(level, halves, side, data):
+    (images, storage), rng = data.draw(problems(*halves)), np.random.default_rng(0)
+    pixels = images.batch * images.height * images.width
+    x = stored(rng.standard_normal((pixels, storage.x_pitch)), storage.half_in)
+    w = rng.standard_normal((images.outputs, images.channels, 3, 3)).astype(np.float32)
+    bias = rng.standard_normal(images.outputs).astype(np.float32)
+    residual = None
+    if data.draw(st.booleans()):
+        values = rng.standard_normal((images.pixels, storage.y_pitch))
+        residual = stored(values, storage.half_out)
+    low, high, gate = data.draw(
+        st.sampled_from([(-INF, INF, 0), (0.0, 6.0, 0), (-INF, INF, GATES[-1])])
+    )
+    factor, shift = rng.uniform(0.5, 2, (2, images.channels)).astype(np.float32)
+    guarded = Guarded()
+    try:
+        y = run(
+            guarded,
+            level,
+            images,
+            side,
+            x,
+            w,
+            bias,
+            residual,
+            storage=storage,
+            scaling=(factor, shift, 0.0, INF),
+            epilogue=Epilogue(0, low, high, gate, 0, 0.0, 0.0),
+            threads=data.draw(st.integers(1, 5)),
+            caches=data.draw(st.sampled_from([*CACHES.values()])),
+        )
+    finally:
+        guarded.release()
+    y = loaded(y)
+    inside = loaded(x)[:, storage.x_first :][:, : images.channels].astype(np.float64)
+    if storage.scaled:
+        inside = np.maximum(inside * factor + shift, 0)
+    ours = slice(storage.y_first, storage.y_first + images.outputs)
+    wanted = convolve(images, inside, w) + bias
+    wanted += 0 if residual is None else loaded(residual)[:, ours]
+    # Bounds leave errors of sums as they are, however small the results become.
+    usual = max(usual_size(images, inside, w), np.abs(wanted).max())
+    wanted = gated(np.clip(wanted, low, high), gate)
+    error = off_unrounded(y[:, ours], wanted, usual, storage.half_out)
+    assert error <= TOLERANCE[side] * (4 if gate else 1)
+    assert (np.delete(y, np.r_[ours], axis=1) == 7).all()
+
+
+@pytest.mark.parametrize(
+    ("level", "half", "with_residual"),
+    [(*kind, False) for kind in KINDS] + [(level, False, True) for level in LEVELS],
+)
+@pytest.mark.parametrize("side", POINTS)
+@pytest.mark.parametrize("code", [ActivationCode.SIGMOID, ActivationCode.SILU, ActivationCode.TANH])
+def test_activations_that_bounds_do_not_express(level, half, with_residual, side, code, guarded):
+    """No image stays in bfloat16 that a residual is added to before them: see `passes`."""
+    rng, images = np.random.default_rng(2), images_of(1, (9, 11), 20, 37)
+    x = stored(rng.standard_normal((99, 20)), half)
+    w = rng.standard_normal((37, 20, 3, 3)).astype(np.float32)
+    residual = rng.standard_normal((99, 37)).astype(np.float32) if with_residual else None
+    epilogue, storage = NO_EPILOGUE._replace(code=int(code)), Storage(half, half)
+    y = run(guarded, level, images, side, x, w, None, residual, epilogue=epilogue, storage=storage)
+    sums = convolve(images, loaded(x), w) + (residual if with_residual else 0)
+    wanted = {
+        ActivationCode.SIGMOID: 1 / (1 + np.exp(-sums)),
+        ActivationCode.SILU: sums / (1 + np.exp(-sums)),
+        ActivationCode.TANH: np.tanh(sums),
+    }[code]
+    usual = usual_size(images, loaded(x), w)
+    assert off_unrounded(loaded(y), wanted, usual, half) <= TOLERANCE[side]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("side", POINTS)
+@pytest.mark.parametrize(("threads", "there"), [(1, 1), (7, 7), (5, 2), (16, 3)])
+def test_results_are_the_same_whoever_computes_them(level, side, threads, there, guarded):
+    """Also if one thread takes all that others would have computed, or fewer come than planned."""
+    rng, images = np.random.default_rng(3), images_of(2, (30, 17), 40, 100)
+    x = rng.standard_normal((2 * 30 * 17, 40)).astype(np.float32)
+    w = rng.standard_normal((100, 40, 3, 3)).astype(np.float32)
+    apart = run(guarded, level, images, side, x, w, threads=threads, there=there)
+    claims = np.zeros(there * LINE, np.int64)
+    taken = run(guarded, level, images, side, x, w, threads=threads, there=there, claims=claims)
+    assert off(apart, convolve(images, x, w), usual_size(images, x, w)) <= TOLERANCE[side]
+    np.testing.assert_array_equal(apart, taken)
+
+
+@pytest.mark.parametrize(("level", "half"), KINDS)
+@pytest.mark.parametrize("side", POINTS)
+def test_infinite_and_huge_numbers_reach_what_their_windows_reach(level, half, side, guarded):
+    rng, images = np.random.default_rng(4), images_of(2, (16, 21), 19, 35)
+    x = rng.standard_normal((2, 16, 21, 19)).astype(np.float32)
+    w = rng.standard_normal((35, 19, 3, 3)).astype(np.float32)
+    w[3, 5] = 0
+    w[4, :, 1, 1] = 0
+    for at, value in (
+        ((0, 2, 3, 5), np.inf),
+        ((0, 9, 9, 1), -np.inf),
+        ((0, 10, 9, 2), np.inf),
+        ((1, 0, 0, 0), np.nan),
+        ((1, 15, 20, 18), 3.3e38),
+        ((1, 8, 8, 7), -1.5e38),
+    ):
+        x[at] = value
+    x = stored(x.reshape(-1, 19), half)
+    y = loaded(run(guarded, level, images, side, x, w, storage=Storage(half, half)))
+    y = y.reshape(2, 16, 21, 35)
+    with np.errstate(invalid="ignore", over="ignore"):
+        exact = convolve(images, loaded(x), w).reshape(y.shape)
+        wanted = loaded(stored(exact, half)).astype(np.float32)
+    plain = np.abs(wanted) < 1e6
+    assert plain.sum() > 0.8 * plain.size
+    atol = (TOLERANCE[side] + (2**-8 if half else 0)) * wanted[plain].max()
+    np.testing.assert_allclose(y[plain], exact[plain], rtol=1e-7, atol=atol)
+    large = np.isfinite(wanted) & ~plain
+    assert large.any()
+    # Weights are taken back out of transformed ones: off by as much as the largest are rounded.
+    values = loaded(x)
+    most = float(np.abs(values[np.isfinite(values)]).max()) * float(np.abs(w).max())
+    rtol = 1e-6 + (2**-8 if half else 0)
+    np.testing.assert_allclose(y[large], exact[large], rtol=rtol, atol=5e-7 * most)
+    kinds = [np.isnan, np.isposinf, np.isneginf]
+    for kind in kinds:
+        assert kind(wanted).any()
+        np.testing.assert_array_equal(kind(y), kind(wanted))
+
+
+def test_where_it_pays():
+    """Not for single pixels, few channels, or weights that are read for few tiles."""
+    level = next((level for level in LEVELS if level.lanes == 16), LEVELS[0])
+    machine = MachineModel(level, 2, CacheSizes(48 << 10, 1 << 20, 16 << 20))
+    assert side_for(images_of(1, (56, 56), 64, 64), machine, 2) == 4
+    assert side_for(images_of(1, (1, 1), 512, 512), machine, 2) == 0
+    assert side_for(images_of(1, (2, 3), 512, 512), machine, 2) == 0
+    assert side_for(images_of(1, (56, 56), 1, 64), machine, 2) == 0
+    assert side_for(images_of(16, (7, 7), 512, 512), machine, 2) != 0
+    for direct, found in ((Arithmetic.F32, 4), (Arithmetic.BF16, 0)):
+        assert side_for(images_of(1, (28, 28), 24, 24), machine, 2, direct) == found
+    # A vector of outputs takes half as long either way, what is transformed as long as for two.
+    for channels, found in ((32, 0), (80, 4)):
+        assert (
+            side_for(images_of(1, (128, 128), channels, 16), machine, 2, Arithmetic.BF16) == found
+        )
+    strided = images_of(1, (56, 56), 64, 64)
+    for other in ({"stride": (2, 2)}, {"dilation": (2, 2)}, {"groups": 2}, {"kernel": (3, 1)}):
+        assert side_for(Images(**{**vars(strided), **other}), machine, 2) == 0
+
+
+@pytest.mark.parametrize(
+    ("size", "channels", "found"),
+    [(28, 128, 49), (56, 128, 196), (56, 64, 49), (112, 64, 56), (112, 128, 28)],
+)
+def test_a_panel_has_tiles_enough_for_weights_to_arrive(size, channels, found):
+    """Where a few panels of what the second-level cache holds would wait for them."""
+    sizes = (1, size, size, channels, channels, 1, 16, 32, 14, 768 << 10, 8 << 20)
+    assert panel_and_shares(4, *Sizes(*sizes)) == (found, 1)
+
+
+@examples(60)
+@given(st.data())
+def test_any_sizes_have_an_answer(data):
+    sizes = [data.draw(st.integers(1, 10**n)) for n in (3, 5, 5, 4, 4)]
+    threads = data.draw(st.integers(1, 4095))
+    lanes = data.draw(st.sampled_from([4, 8, 16]))
+    near, far = data.draw(st.integers(64, 1 << 22)), data.draw(st.integers(0, 1 << 26))
+    pace = data.draw(st.integers(1, 2))
+    found = fastest_side(*Sizes(*sizes, threads, lanes, 2 * lanes, 14, near, far, pace))
+    assert found in (0, 2, 4)
+
+
+def test_sizes_for_which_a_tile_is_nearly_the_fastest_share_its_program():
+    level = next((level for level in LEVELS if level.lanes == 16), LEVELS[0])
+    machine = MachineModel(level, 2, CacheSizes(48 << 10, 1 << 20, 16 << 20))
+
+    def cost(size, side):
+        return dict(zip((0, 2, 4), costs(Sizes.of(image(size), machine, 1)), strict=True))[side]
+
+    def image(size):
+        return images_of(1, (size, size), 32, 32)
+
+    recording = Recording()
+    side = side_for(image(recording.size(14)), machine, 1)
+    recording.close()
+    best = {size: side_for(image(size), machine, 1) for size in range(1, 100)}
+    shared = [size for size in best if recording.repeat([size]) is not None]
+    assert best[14] == side
+    assert any(best[size] != side for size in shared)
+    assert any(size not in shared for size in best)
+    for size in shared:
+        assert cost(size, side) <= CLOSE * GAIN_OF_LARGER * cost(size, best[size])
+
+
+def net_of(size=(28, 31)):
+    net = Net(1, 48, *size)
+    y = net.add("Relu", net.conv("x", 48, 64))
+    return net, net.add("Relu", net.add("Add", net.conv(y, 64, 64), y))
+
+
+def kinds_of(request):
+    return {info.exec_type for info in request.get_profiling_info()}
+
+
+@pytest.mark.parametrize("level", [level for level in LEVELS if not level.tiles])
+def test_it_is_the_default_and_accuracy_is_direct(level, monkeypatch):
+    monkeypatch.setenv("PARTITA_CPU_ISA", level.name)
+    net, y = net_of()
+    model = net.model(y)
+    x = net.rng.standard_normal(net.shape).astype(np.float32)
+    (wanted,) = onnxruntime_results(model, {"x": x})
+    for mode, kind in (("PERFORMANCE", "f32_winograd"), ("ACCURACY", "f32")):
+        request = compiled(model, PERF_COUNT=True, EXECUTION_MODE_HINT=mode).create_infer_request()
+        found = np.asarray(request.infer({"x": x})[0])
+        assert np.abs(found - wanted).max() <= 5e-6 * np.abs(wanted).max()
+        products = {name for name in kinds_of(request) if name.startswith(level.vectors)}
+        assert products == {f"{level.vectors}_{kind}"}
+    assert "WINOGRAD" in partita.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+
+
+@pytest.mark.parametrize("level", [level for level in LEVELS if level.dots_bfloat16])
+def test_bfloat16_takes_it_where_it_is_faster_than_twice_the_pace(level, monkeypatch):
+    """Parts of images, too: a slice is read, and results are written to what a Concat joins."""
+    monkeypatch.setenv("PARTITA_CPU_ISA", level.name)
+    net, y = net_of((56, 55))
+    joined = net.add("Concat", net.conv(y, 64, 48), net.conv(y, 64, 80), axis=1)
+    part = net.add("Slice", joined, *(net.const(values=np.array([n])) for n in (16, 80, 1)))
+    y = net.conv(net.add("Add", net.conv(part, 64, 64), y), 64, 32, 1)
+    model = net.model(y)
+    x = net.rng.standard_normal(net.shape).astype(np.float32)
+    (wanted,) = onnxruntime_results(model, {"x": x})
+    errors = {}
+    for mode in ("PERFORMANCE", "ACCURACY"):
+        config = {**BF16, "PERF_COUNT": True, "EXECUTION_MODE_HINT": mode}
+        request = compiled(model, **config).create_infer_request()
+        found = np.asarray(request.infer({"x": x})[0])
+        errors[mode] = np.abs(found - wanted).max() / np.abs(wanted).max()
+        filtered = f"{level.vectors}_f32_winograd" in kinds_of(request)
+        assert filtered == (mode == "PERFORMANCE" and not level.tiles)
+    assert errors["PERFORMANCE"] <= TOLERANCE_OF[Arithmetic.BF16]
+    assert errors["PERFORMANCE"] <= 1.5 * errors["ACCURACY"]
+
+
+def test_pictures_of_varying_size_and_a_model_from_a_file(monkeypatch):
+    able = [level.name for level in LEVELS if not level.tiles]
+    monkeypatch.setenv("PARTITA_CPU_ISA", able[-1])
+    net, y = net_of()
+    model = net.model(y)
+    for index in range(2, 4):
+        model.graph.input[0].type.tensor_type.shape.dim[index].dim_param = f"size{index}"
+    device = compiled(model, PERF_COUNT=True)
+    stream = io.BytesIO()
+    device.export_model(stream)
+    stream.seek(0)
+    kept = partita.Core().import_model(stream, "CPU", {"PERF_COUNT": True})
+    requests = [one.create_infer_request() for one in (device, kept)]
+    for size in ((28, 31), (1, 1), (40, 9), (3, 90), (29, 31), (64, 64)):
+        x = net.rng.standard_normal((1, 48, *size)).astype(np.float32)
+        (wanted,) = onnxruntime_results(model, {"x": x})
+        for request in requests:
+            found = np.asarray(request.infer({"x": x})[0])
+            assert np.abs(found - wanted).max() <= 5e-6 * np.abs(wanted).max()
