@@ -1,0 +1,113 @@
+"""Weights of 4 bits in tiles: their order, and products of few rows that read them so."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from partita_opencl.device.device import find_device
+from partita_opencl.emitters.gemm.block_tiles import sharers_of
+from partita_opencl.emitters.gemm.block_weights import BlockForm
+from partita_opencl.emitters.gemm.tiled_weights import PIECE, TILE, WORD_BYTES, in_tiles
+from partita_opencl.runtime import device_model
+from partita_opencl.trials.matrix_unit_checks import Units, fault, parts
+
+from ..comparison import compiled, expected, integers
+from ..networks.test_opencl_decoder_fusion import Decoder
+from .test_opencl_block_runs import F16, chain
+
+
+@pytest.fixture
+def tiled(monkeypatch):
+    """A processor's device holds one group for certain, and copies by its items."""
+    device = find_device("")
+    if not device.limits.is_nvidia:
+        units = {"matrix_units": True, "warpgroups": True, "resident_groups": 1}
+        monkeypatch.setattr(device, "limits", replace(device.limits, **units))
+        monkeypatch.setattr(device_model, "objections", lambda _, wanted: dict.fromkeys(wanted, ""))
+
+
+@pytest.mark.parametrize(
+    ("columns", "depth", "block", "dtype", "has_offsets"),
+    [
+        (41, 96, 32, np.uint16, False),
+        (33, 200, 64, np.float32, True),
+        (16, 64, 128, np.uint16, True),
+        (700, 72, 32, np.float32, False),
+    ],
+)
+def test_order(columns, depth, block, dtype, has_offsets):
+    blocks = -(-depth // block)
+    data = integers(columns, blocks, block // 2, low=0, high=256, dtype=np.uint8)
+    scales = integers(columns, blocks, low=1, high=60000, dtype=dtype)
+    offsets = scales + dtype(1) if has_offsets else None
+    tiles = in_tiles(depth, data, scales, offsets)
+    nibbles = np.stack([data & 15, data >> 4], -1).reshape(columns, -1)
+    words = tiles[:, :, :WORD_BYTES].reshape(-1, tiles.shape[1], 32, 16)
+    sides = np.ascontiguousarray(tiles[:, :, WORD_BYTES:]).view(dtype)
+    sides = sides.reshape(-1, tiles.shape[1], 8, 2 if has_offsets else 1, 4)
+    for n in range(columns):
+        tile, column = n // TILE, n % TILE
+        for k in range(depth):
+            # Element k is in the word of item (column % 8, k / 8 % 4), of its block and column.
+            piece, half, t = k // PIECE, k // 32 % 2, k // 8 % 4
+            item, word = column % 8 * 4 + t, half * 2 + column // 8
+            byte = words[tile, piece, item, word * 4 + k % 8 // 2]
+            assert (byte >> k % 2 * 4) & 15 == nibbles[n, k]
+            found = sides[tile, piece, column % 8, :, column // 8 * 2 + half]
+            wanted = [scales[n, k // block], *([offsets[n, k // block]] if has_offsets else [])]
+            assert found.tolist() == wanted
+
+
+@pytest.mark.usefixtures("tiled")
+@pytest.mark.parametrize(
+    ("sizes", "rows", "more"),
+    [
+        ((4256, 96, 32, 65), 1, {"bias": True}),
+        ((72, 2600, 41), 2, {"zeros": True}),
+        ((200, 96), 3, {"zeros": True, "block": 64, "halves": True}),
+        ((64, 608, 64), 4, {"halves": True}),
+    ],
+)
+def test_products(sizes, rows, more):
+    model, feeds = chain(rows, sizes, **more)
+    request = compiled(model, **F16).create_infer_request()
+    (wanted,) = expected(model, feeds)
+    for _ in range(3):
+        (found,) = request.infer(feeds).to_tuple()
+        assert np.abs(found - wanted).max() <= 6e-3 * np.abs(wanted).max()
+    kernels = [step.how for step in request.explain_execution().steps]
+    assert kernels == ["chain_flat", "block_tiles", "chain_flat"]
+
+
+@pytest.mark.usefixtures("tiled")
+def test_prompts_read_the_same_weights():
+    model, feeds = chain(7, (128, 192, 64), zeros=True)
+    request = compiled(model, **F16).create_infer_request()
+    (found,) = request.infer(feeds).to_tuple()
+    (wanted,) = expected(model, feeds)
+    assert np.abs(found - wanted).max() <= 6e-3 * np.abs(wanted).max()
+    assert "block_unpack" in [step.how for step in request.explain_execution().steps]
+
+
+@pytest.mark.usefixtures("tiled")
+def test_layers_of_a_token(tmp_path):
+    decoder = Decoder(tmp_path, "Q4_0", **F16)
+    decoder.check(4e-3)
+    kernels = [kernel for kernel in decoder.kernels() if kernel.startswith(("block", "cache_att"))]
+    # Queries, keys and values of the first layer, then a run for each, the last one with the head.
+    assert kernels[:5] == ["block_tiles", *["cache_attention", "block_tiles"] * 2]
+
+
+@pytest.mark.usefixtures("tiled")
+def test_trial_finds_no_fault():
+    device = find_device("")
+    last = parts(Units.COPY_ENGINE, device.limits) - 1
+    assert not fault(device.id, Units.COPY_ENGINE, last)
+
+
+def test_sharers_give_all_warps_work():
+    groups = 132
+    assert sharers_of(BlockForm(2048, 8192, 4, 32), groups) == 16  # fewer tiles than groups
+    assert sharers_of(BlockForm(16384, 2048, 4, 32), groups) == 2  # all tiles in one turn
+    assert sharers_of(BlockForm(128256, 2048, 4, 32), groups) == 1
