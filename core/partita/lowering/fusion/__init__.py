@@ -72,7 +72,7 @@ def fuse_levels(graph: Graph, accepts: Accepts | None = None) -> None:
     put_blocks(graph, accepts or _all)
     join_levels(graph, accepts or _all)
     tabulate_levels(graph, accepts or _all)
-    if any(node.op_type == "QuantizeLinear" for node in graph.all_nodes()):
+    if any(node.op_type == "DequantizeLinear" for node in graph.all_nodes()):
         fuse(graph, (fuse_quantized, fuse_quantized_flow), accepts)
 
 

@@ -436,3 +436,62 @@ def test_softmax_over_other_axes_stays_in_floats(axis, opset):
     (y,) = partita.Core().compile_model(model, "CPU")({"x": x}).to_tuple()
     off = np.abs(y.astype(int) - expected(model, {"x": x}).astype(int))
     assert off.max() <= 1
+
+
+@pytest.mark.parametrize("kind", ["MatMul", "Gemm"])
+@pytest.mark.parametrize("per_output", [False, True])
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+@pytest.mark.parametrize("bias", ["", "row", "matrix"])
+def test_products_of_levels_whose_results_stay_floats(kind, per_output, dtype, bias):
+    low, outputs = np.iinfo(dtype).min, 24
+    scale = (RNG.random(outputs if per_output else 1) * 0.01 + 0.002).astype(np.float32)
+    weights = RNG.integers(-128, 128, (40, outputs)).astype(np.int8)
+    turned = kind == "Gemm"
+    arrays = {
+        "xs": np.float32(0.02),
+        "xz": np.array(low + 131, dtype),
+        "w": np.ascontiguousarray(weights.T) if turned else weights,
+        "ws": scale if per_output else scale.reshape(()),
+        "wz": np.zeros(scale.shape if per_output else (), np.int8),
+        "b": RNG.standard_normal((5, outputs) if bias == "matrix" else outputs).astype(np.float32),
+    }
+    level = np.dtype(dtype).name
+    product = {
+        "MatMul": "p = MatMul (f, v) y = Add (b, p)" if bias else "y = MatMul (f, v)",
+        "Gemm": f"y = Gemm <transB = 1> (f, v{', b' if bias else ''})",
+    }[kind]
+    model = parser.parse_model(
+        f'<ir_version: 8, opset_import: ["": 17]> g ({level}[5,40] x) => (float[5,24] y) {{ '
+        f"f = DequantizeLinear (x, xs, xz) v = DequantizeLinear <axis = {1 - turned}> (w, ws, wz) "
+        f"{product} }}"
+    )
+    tensors = [numpy_helper.from_array(np.asarray(array), name) for name, array in arrays.items()]
+    model.graph.initializer.extend(tensors)
+    x = RNG.integers(low, low + 256, (5, 40)).astype(dtype)
+    request = partita.Core().compile_model(model, "CPU").create_infer_request()
+    (y,) = request.infer({"x": x}).to_tuple()
+    sums = (x.astype(np.int64) - int(arrays["xz"])) @ weights.astype(np.int64)
+    exact = sums * (np.float64(arrays["xs"]) * scale) + (arrays["b"] if bias else 0)
+    np.testing.assert_allclose(y, exact, rtol=1e-6, atol=1e-5)
+    steps = [step.how for step in request.explain_execution().steps]
+    assert ("multiply_bytes" in steps) == (kind == "MatMul" or bias != "matrix")
+    assert len(steps) <= 2 or bias == "matrix"
+
+
+def test_products_of_two_computed_matrices_of_levels_stay_floats():
+    model = parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> g (uint8[2,3,9,20] x, int8[2,3,20,33] w) => '
+        "(float[2,3,9,33] y) <float s = {0.02}, float t = {0.013}, uint8 z = {99}, int8 v = {-7}> "
+        "{ f = DequantizeLinear (x, s, z) g = DequantizeLinear (w, t, v) y = MatMul (f, g) }"
+    )
+    x = RNG.integers(0, 256, (2, 3, 9, 20)).astype(np.uint8)
+    w = RNG.integers(-128, 128, (2, 3, 20, 33)).astype(np.int8)
+    request = partita.Core().compile_model(model, "CPU").create_infer_request()
+    (y,) = request.infer({"x": x, "w": w}).to_tuple()
+    exact = ((x.astype(np.int64) - 99) @ (w.astype(np.int64) + 7)) * (
+        np.float64(np.float32(0.02)) * np.float32(0.013)
+    )
+    np.testing.assert_allclose(y, exact, rtol=1e-6, atol=1e-5)
+    steps = [step.how for step in request.explain_execution().steps]
+    assert "multiply_byte_batches" in steps
+    assert "dequantize" not in steps

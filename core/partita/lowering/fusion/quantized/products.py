@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from partita.lowering.fusion.quantized.levels import Levels
-from partita.lowering.fusion.rewriting import Rewriter, origins
+from partita.lowering.fusion.rewriting import Rewriter, origins, other_input
 from partita.lowering.graph import Node, Value
 from partita.lowering.program import Array
 
@@ -15,7 +15,8 @@ _BIAS_TOLERANCE = 1e-3
 def fuse_quantized(rewriter: Rewriter) -> None:
     """``Quantize(Conv(Dequantize(x), Dequantize(w)))`` becomes QLinearConv.
 
-    MatMul becomes QLinearMatMul, and Gemm onnxruntime's QGemm.
+    MatMul becomes QLinearMatMul, and Gemm onnxruntime's QGemm. Where no QuantizeLinear follows,
+    both become onnxruntime's MatMulIntegerToFloat, with a row that is added.
 
     To be run before constants are folded, since dequantized weights are constants. Scales and zero
     points must be constants; those of the weights may differ between outputs. A Relu before
@@ -32,7 +33,10 @@ def _fuse(rewriter: Rewriter, node: Node) -> None:
     relu = rewriter.only_user(node.outputs[0], "Relu")
     last = node if relu is None else relu
     quantize = rewriter.only_user(last.outputs[0], "QuantizeLinear")
-    if x is None or w is None or quantize is None or x.scale.size != 1:
+    if x is None or w is None or x.scale.size != 1:
+        return
+    if quantize is None:
+        _fuse_to_floats(rewriter, node, x, w)
         return
     y = Levels.named(quantize, np.dtype(np.uint8))
     weights = w.levels.const
@@ -64,6 +68,46 @@ def _fuse(rewriter: Rewriter, node: Node) -> None:
         attrs,
         domain="com.microsoft" if gemm else "",
         version=1 if gemm else 10,
+        name=node.name,
+        origins=origins(group),
+    )
+    rewriter.replace(group, fused)
+
+
+def _fuse_to_floats(rewriter: Rewriter, node: Node, x: Levels, w: Levels) -> None:
+    """A product of levels whose result stays floats, and a row of constants that is added to it."""
+    weights, levels = w.levels.const, w.levels
+    if node.op_type == "Conv" or not _fits(node, w, weights):
+        return
+    if node.op_type == "Gemm" and node.attrs.get("transB", 0):
+        if weights is None:
+            return
+        levels = Value.constant(np.ascontiguousarray(weights.T))
+    shape = levels.shape
+    columns = None if shape is None else shape[-1]
+    bias, add, result = node.input(2), None, node.result
+    if bias is None:
+        add = rewriter.only_user(result, "Add")
+        bias = None if add is None else other_input(add, result)
+    if bias is not None and (bias.const is None or bias.const.shape != (columns,)):
+        if node.op_type == "Gemm":
+            return
+        bias, add = None, None
+    if bias is not None and bias.dtype != np.float32:
+        return
+    last = node if add is None or bias is None else add
+    if last.result is None:
+        return
+    scales, zeros = zip(x.constants(), w.constants(), strict=True)
+    group = list(dict.fromkeys([node, last]))
+    for source in dict.fromkeys((x.node, w.node)):
+        if rewriter.inner([*group, source], last.result):
+            group.append(source)
+    fused = Node(
+        "MatMulIntegerToFloat",
+        [x.levels, levels, *scales, *zeros, *([] if bias is None else [bias])],
+        [last.result],
+        domain="com.microsoft",
         name=node.name,
         origins=origins(group),
     )
