@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from partita import Model, QueryResult, Reason
 from partita.lowering import Graph, Node, expand_functions, lower
+from partita.lowering.shapes.type_rules import mixed_types
 from partita_cpu.kernels.operator_table import TABLE
 
 NATIVE = frozenset({"Identity", "If", "Constant"})
@@ -40,7 +41,7 @@ def refusals(graph: Graph) -> dict[str, Reason]:
     found: dict[str, Reason] = {}
     for node in graph.nodes:
         for part in _parts(node):
-            reason = _refuse(part)
+            reason = mixed_types(part) or _refuse(part)
             if reason is not None:
                 if part is not node:
                     detail = f"its body holds '{part.name}': {reason.detail}"

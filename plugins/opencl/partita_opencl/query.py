@@ -15,6 +15,7 @@ from partita.contract.query import Reason, ReasonCode
 from partita.lowering import Graph, Node, Value, expand_functions, lower
 from partita.lowering.emission.walk import most_value_elements
 from partita.lowering.fusion.mixture import expert_ifs
+from partita.lowering.shapes.type_rules import mixed_types
 from partita_opencl.emitters.operator_table import TABLE, Entry, family_of
 from partita_opencl.trials.device_trials import DeviceTrials
 
@@ -70,7 +71,8 @@ def refusals(graph: Graph, trials: DeviceTrials | None = None) -> dict[str, Reas
             reasons |= _of_bodies(node, trials)
             continue
         entry = _entry_of(node)
-        reason = TABLE.missing(node) if entry is None else _refuse(node, entry, facts)
+        missing = TABLE.missing(node) if entry is None else mixed_types(node)
+        reason = missing or (None if entry is None else _refuse(node, entry, facts))
         if reason is not None:
             _add(reasons, node, reason)
         elif entry is not None and not facts.is_folded(node, entry):

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 
+from partita.contract.query import Reason, ReasonCode
 from partita.errors import CompileError
-from partita.lowering.graph import Node
+from partita.lowering.graph import Node, Value
 from partita.lowering.program import Operand
 
 PRECISIONS = frozenset(map(np.dtype, (np.float32, np.float16, ml_dtypes.bfloat16)))
@@ -46,6 +48,31 @@ def check_types(node: Node, operands: Sequence[Operand | None]) -> None:
                 f"Operation '{node.name}' ({node.model_kind}) has inputs of types {listed}; one "
                 "type is due where they are joined or combined. Cast them."
             )
+
+
+def mixed_types(node: Node) -> Reason | None:
+    """Why no kernel may take an operation as a model has it, ``None`` if the model has no fault.
+
+    Of what a model says, unlike of what a back-end keeps in fewer bits by its own will, all inputs
+    of one type variable are to be of one type, as onnxruntime demands: files of which a part was
+    converted to float16 are not.
+    """
+    if node.domain:
+        return None
+    for places, repeats in _groups(node.op_type, node.version):
+        chosen = [node.input(place) for place in places]
+        if repeats:
+            chosen += node.inputs[places[-1] + 1 :]
+        found = {_type_of(value) for value in chosen if value is not None} - {None}
+        if len(found) > 1:
+            listed = " and ".join(sorted(map(str, found)))
+            text = f"its inputs are {listed}; one type is due, as by a Cast"
+            return Reason(ReasonCode.UNSUPPORTED_DTYPE, text)
+    return None
+
+
+def _type_of(value: Value) -> np.dtype[Any] | None:
+    return value.dtype if value.const is None else value.const.dtype
 
 
 @functools.cache
