@@ -27,7 +27,6 @@ from partita.lowering.shapes.fold_allowance import FoldAllowance
 from partita.lowering.shapes.symbolic_size import (
     Size,
     evaluated,
-    highest,
     holds_sizes,
     integer,
     present,
@@ -62,6 +61,11 @@ _ZEROS: weakref.WeakValueDictionary[tuple[int, np.dtype[Any]], Array] = (
 def _plain_result(dtype: np.dtype[Any], fn: Callable[..., Array], *args: Any) -> Array:
     """The result of a function, in the form that kernels need."""
     return plain(np.asarray(fn(*args), dtype))
+
+
+def _work_of(work: int, *moved: int) -> int:
+    """The work of a step, as given or at least the bytes of its arrays."""
+    return max(work, sum(moved))
 
 
 def _repeated(element: Any, *shape: int) -> Array:
@@ -445,8 +449,8 @@ class Builder:
             fn(*arrays, 0, 1) if shares else fn(*arrays)
             return
         op = self.ops[-1]
-        moved = sum([arg.nbytes for arg in args if isinstance(arg, Operand)])
-        step = Step(fn, args, op, shares, highest(moved, work or 0), results)
+        moved = [arg.nbytes for arg in args if isinstance(arg, Operand)]
+        step = Step(fn, args, op, shares, evaluated(_work_of, work or 0, *moved), results)
         if present(step.work) >= self._most:  # what a profile says for all sizes alike
             self._most = present(step.work)
             op.exec_type = exec_type

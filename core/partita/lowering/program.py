@@ -51,7 +51,7 @@ class Operand:
         lasting: Whether ``const`` lives as long as the compiled model (weights).
     """
 
-    __slots__ = ("base", "const", "dtype", "lasting", "shape")
+    __slots__ = ("_size", "base", "const", "dtype", "lasting", "shape")
 
     def __init__(
         self,
@@ -66,6 +66,7 @@ class Operand:
         self.const = const
         self.base = base
         self.lasting = lasting
+        self._size: int | None = None  # told when asked for
 
     @property
     def root(self) -> Operand:
@@ -98,12 +99,15 @@ class Operand:
     @property
     def size(self) -> int:
         """Number of elements."""
-        return math.prod(self.shape)
+        found = self._size
+        if found is None:
+            found = self._size = math.prod(self.shape)
+        return found
 
     @property
     def nbytes(self) -> int:
         """Size in bytes."""
-        return math.prod(self.shape) * self.dtype.itemsize
+        return self.size * self.dtype.itemsize
 
     def __repr__(self) -> str:
         kind = "const " if self.is_constant else "view " if self.base is not None else ""

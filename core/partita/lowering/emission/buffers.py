@@ -50,8 +50,10 @@ def place_buffers(
         made.update(step.results)
         for arg in step.args:
             if isinstance(arg, Operand) and not arg.is_constant and arg.root not in external:
-                life = lives.setdefault(arg.root, [arg.root.nbytes, number, number])
-                life[2] = len(steps) if arg.root in kept else number
+                root = arg.root
+                if root not in lives:
+                    lives[root] = [root.nbytes, number, number]
+                lives[root][2] = len(steps) if root in kept else number
     for operand in made:
         lives.pop(operand, None)
     over = _joined(steps, lives)

@@ -293,8 +293,12 @@ class Expressions:
 
     def _constant(self, x: Any) -> int:
         """The place of a number, or of something else that is the same for all sizes."""
-        form = LinearForm(0, -1, x) if type(x) is int else None
-        return self._place(("constant", type(x), x), x, form)
+        key = "constant", type(x), x
+        found = self._places.get(key)
+        if found is None:
+            form = LinearForm(0, -1, x) if type(x) is int else None
+            found = self._place(key, x, form)
+        return found
 
     def _new_atom(self, key: Any, value: int, bounds: Bounds) -> int:
         place = self._place(key, value, LinearForm(1, len(self._values), 0))

@@ -144,17 +144,21 @@ class _Words:
     """
 
     def __init__(self, values: Sequence[Any], in_arena: frozenset[int]) -> None:
-        known: dict[tuple[bool, bool, int], int] = {}
-        chosen = []
+        words: list[Any] = list(values)  # most of them are numbers that are nothing else
         for slot, value in enumerate(values):
-            sized = type(value) is Size
-            word = slot in in_arena, sized, value.place if sized else value
-            chosen.append(known.setdefault(word, len(known)))
+            if type(value) is Size:
+                words[slot] = slot in in_arena, True, value.place
+        for slot in in_arena:
+            if type(words[slot]) is not tuple:
+                words[slot] = True, False, words[slot]
+        known: dict[Any, int] = {}
+        chosen = [known.setdefault(word, len(known)) for word in words]
+        parts = [word if type(word) is tuple else (False, False, word) for word in known]
         self._chosen = np.array(chosen, np.uint16 if len(known) < 1 << 16 else np.int64)
-        self._fixed = np.array([0 if sized else word for _, sized, word in known], np.int64)
-        self._in_arena = np.array([inside for inside, _, _ in known], np.bool_)
-        self._sized = np.array([sized for _, sized, _ in known], np.bool_)
-        self._places = [place for _, sized, place in known if sized]
+        self._fixed = np.array([0 if sized else word for _, sized, word in parts], np.int64)
+        self._in_arena = np.array([inside for inside, _, _ in parts], np.bool_)
+        self._sized = np.array([sized for _, sized, _ in parts], np.bool_)
+        self._places = [place for _, sized, place in parts if sized]
 
     def filled(self, numbers: Sequence[Any], arena: int) -> Array:
         """All slots.
