@@ -67,6 +67,22 @@ def test_windows_larger_than_the_input_are_as_many_as_for_another_engine(op_type
         np.testing.assert_allclose(found, want, rtol=1e-6)
 
 
+@pytest.mark.parametrize("opset", [11, 18, 22])
+@pytest.mark.parametrize(("kernel", "stride", "first", "last"), [(2, 1, 2, 2), (1, 3, 1, 1)])
+@pytest.mark.parametrize("size", [2, 7, 24])
+def test_no_window_starts_in_padding_that_is_wider_than_it(
+    kernel, stride, first, last, size, opset
+):
+    attributes = f"kernel_shape=[{kernel}], strides=[{stride}], pads=[{first},{last}], ceil_mode=1"
+    proto = parser.parse_model(f"""<ir_version: 8, opset_import: ["" : {opset}]>
+    g (float[1,1,{size}] x) => (float[a,b,c] y) {{ y = MaxPool <{attributes}> (x) }}""")
+    places = np.arange(-first, size + last - kernel + stride, stride)
+    count = np.count_nonzero(places < size)
+    assert partita.Core().read_model(proto).outputs[0].shape == (1, 1, count)
+    compiled = partita.Core().compile_model(proto.SerializeToString(), "CPU")
+    assert compiled([np.ones((1, 1, size), np.float32)])[0].shape == (1, 1, count)
+
+
 @pytest.mark.parametrize("op_type", ["MaxPool", "AveragePool", "LpPool"])
 @pytest.mark.parametrize("opset", [18, 19, 22])
 @pytest.mark.parametrize("size", [7, 12, 13])
