@@ -56,6 +56,7 @@ from partita_opencl.passes.half_precision import (
 )
 from partita_opencl.passes.nhwc import channels_last
 from partita_opencl.passes.stream_fusion import Merger
+from partita_opencl.passes.wide_quotients import compute_quotients_wide
 from partita_opencl.properties import OpenClProperties, Precision
 from partita_opencl.query import expanded_refusals, takes
 from partita_opencl.runtime import block_run, elementwise_fusion, persistent_kernel
@@ -227,6 +228,8 @@ class OpenClModel(DeviceModel):
                 [port.index for port in self.laid_out if not port.is_input],
                 self._in_place,
             )
+            if not self.tuning.bfloat:  # whose range is that of float32
+                compute_quotients_wide(graph)
         return Specializer(graph, toolkit)
 
     @property

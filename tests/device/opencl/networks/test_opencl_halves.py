@@ -127,6 +127,46 @@ def test_an_epsilon_that_a_half_cannot_hold_divides_what_is_stored():
     check_half(model, {"x": x})
 
 
+@pytest.mark.parametrize("by_split", [False, True])
+@pytest.mark.parametrize("units", [False, True])
+def test_linear_attention_whose_sums_a_half_cannot_hold(request, by_split, units):
+    """As EfficientViT has it: ones beside the values, whose sums divide those of the values."""
+    if units:
+        request.getfixturevalue("matrix_units")
+    parts = [
+        helper.make_node("Slice", ["sums", "zero", "last", "axis"], ["upper"]),
+        helper.make_node("Slice", ["sums", "last", "end", "axis"], ["lower"]),
+    ]
+    if by_split:
+        parts = [helper.make_node("Split", ["sums", "sizes"], ["upper", "lower"], axis=-1)]
+    nodes = [
+        helper.make_node("Relu", ["q"], ["queries"]),
+        helper.make_node("Relu", ["k"], ["keys"]),
+        helper.make_node("Pad", ["v", "pads", "one"], ["values"]),
+        helper.make_node("Transpose", ["keys"], ["across"], perm=[0, 1, 3, 2]),
+        helper.make_node("MatMul", ["across", "values"], ["inner"]),
+        helper.make_node("MatMul", ["queries", "inner"], ["sums"]),
+        *parts,
+        helper.make_node("Add", ["lower", "epsilon"], ["divisor"]),
+        helper.make_node("Div", ["upper", "divisor"], ["quotient"]),
+        helper.make_node("Transpose", ["quotient"], ["y"], perm=[0, 1, 3, 2]),
+    ]
+    weights = [
+        numpy_helper.from_array(int64s(0, 0, 0, 0, 0, 0, 0, 1), "pads"),
+        numpy_helper.from_array(np.array(1, np.float32), "one"),
+        numpy_helper.from_array(np.array(1e-5, np.float32), "epsilon"),
+        numpy_helper.from_array(int64s(8, 1), "sizes"),
+        *(
+            numpy_helper.from_array(int64s(number), name)
+            for name, number in {"zero": 0, "last": -1, "end": 2**31, "axis": -1}.items()
+        ),
+    ]
+    feeds = {name: 20 * floats(1, 3, 196, 8, seed=seed) for seed, name in enumerate("qkv")}
+    names = {name for node in nodes for name in node.input}
+    weights = [weight for weight in weights if weight.name in names]
+    check_half(build(nodes, feeds, ["y"], weights, opset=18), feeds)
+
+
 @pytest.mark.parametrize("kept", [(2, 3), (0, 3), (0, 0)])
 def test_rows_of_which_everything_is_masked_have_a_softmax(kept):
     """By the least float32, as exporters write masks: of attention, given or constant."""
