@@ -15,6 +15,7 @@ def grid_of(*shape, reach=1.7):
     return np.random.default_rng(3).uniform(-reach, reach, shape).astype(np.float32)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("padding", PADDINGS)
 @pytest.mark.parametrize("aligned", [0, 1])

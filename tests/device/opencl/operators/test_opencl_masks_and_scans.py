@@ -20,6 +20,7 @@ def check_reference(op_type, inputs, attrs=None, *, rtol=1e-5, atol=1e-5, **how)
         np.testing.assert_allclose(found, wanted, rtol=rtol, atol=atol)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("axis", [-1, 0, 1])
 @pytest.mark.parametrize("kind", [np.int64, np.int32, np.uint8, np.float32])
 @pytest.mark.parametrize("values", [np.float32, np.int8, np.float16, np.int64])

@@ -62,6 +62,7 @@ def test_as_drivers_optimize_it(monkeypatch, op_type):
     check(model, feeds, rtol=1e-5, atol=3e-6)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("op_type", GATES)
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("constant", [(), (1, 2, 3)])
@@ -74,6 +75,7 @@ def test_without_bias(op_type):
     check_cells(op_type, arrays_of(op_type, bias=False))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("op_type", GATES)
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_lengths_and_initial_states(op_type, direction):
@@ -161,6 +163,7 @@ def test_steps_and_sequences_that_vary(op_type):
     check(model, feeds, *others, feeds, rtol=1e-5, atol=3e-6)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("op_type", GATES)
 @pytest.mark.parametrize("precision", ["f16", "bf16"])
 def test_in_half(op_type, precision):
@@ -203,6 +206,7 @@ UNITS = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("matrix_units")
 @pytest.mark.parametrize("hidden", [8, 40, 128])
 @pytest.mark.parametrize(("op_type", "direction", "given", "attrs"), UNITS)

@@ -118,6 +118,7 @@ def test_quantized_products(dtype, per_column):
     check(*single("QLinearMatMul", arrays, constant=range(3, 8)), atol=1)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("types", [(np.uint8, np.uint8), (np.uint8, np.int8), (np.int8, np.int8)])
 @pytest.mark.parametrize("per_filter", [False, True])
 @pytest.mark.parametrize(
