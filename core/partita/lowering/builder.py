@@ -25,6 +25,7 @@ from partita.lowering.program import (
 )
 from partita.lowering.shapes.fold_allowance import FoldAllowance
 from partita.lowering.shapes.symbolic_size import (
+    Number,
     Size,
     evaluated,
     holds_sizes,
@@ -122,6 +123,7 @@ class Builder:
         self._folding = False
         self._made: dict[tuple[Operand, Any], Operand] = {}
         self._flat: dict[Operand, Operand] = {}
+        self._scratch: dict[tuple[int, np.dtype[Any], bool], Operand] = {}
         self._constants: dict[int, tuple[Array, Operand]] = {}  # by the array's identity
         self._most = 0  # work of the node's largest step, which profiles name
         self._steps_end = _MOST_STEPS
@@ -158,6 +160,24 @@ class Builder:
             return Operand(dims, kind)
         self.allowance.take(math.prod(dims) * kind.itemsize)
         return Operand(dims, kind, new_array(dims, kind))
+
+    def scratch(self, count: Number, dtype: Any = np.uint8, second: bool = False) -> Operand:
+        """Memory that a step reads only where it has written; all that ask for as much share it.
+
+        So threads find the lines of their parts in their own caches, where the step before left
+        them. It is kept for as long as one of these steps is to come.
+
+        Args:
+            count: Elements. If it stands for other numbers, no other step has this memory.
+            dtype: Of an element.
+            second: Whether the step asks for as much twice.
+        """
+        if self._folding or type(count) is not int:
+            return self.empty((count,), dtype)
+        key = count, np.dtype(dtype), second
+        if key not in self._scratch:
+            self._scratch[key] = self.empty((count,), dtype)
+        return self._scratch[key]
 
     def view(self, x: Operand, shape: Iterable[int]) -> Operand:
         """The same memory with other dimensions; no step, no copy. A constant stays one.

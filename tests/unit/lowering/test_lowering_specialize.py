@@ -752,3 +752,27 @@ TWICE = """
     <ir_version: 8, opset_import: ["" : 18]>
     twice (float[n] x) => (float[n] y) { y = Neg(x) }
 """
+
+
+def test_steps_that_ask_for_as_much_scratch_memory_have_the_same():
+    def emit(b, node, x):
+        y, count = b.empty(x.shape, x.dtype), node.attrs["axis"]
+        scratch = [b.scratch(count), b.scratch(count, second=True), b.scratch(count, np.float32)]
+        b.call_numpy(lambda x, *rest: np.copyto(rest[-1], x), x, *scratch, y)
+        return y
+
+    text = "g (float[64] x) => (float[64] y) { a = Softmax <axis = 32> (x) b = Softmax <axis = 99> "
+    text += "(a) c = Softmax <axis = 32> (b) y = Softmax <axis = 99> (c) }"
+    model = parser.parse_model('<ir_version: 10, opset_import: ["" : 18]>\n' + text)
+    maker = Specializer(lower_proto(model), Target(lambda node, operands: Emit(emit)))
+    x = floats(64)
+    np.testing.assert_array_equal(run(maker, x)[0], x)
+    program = maker.program_for([x])
+    asked = [[program.offsets[arg] for arg in step.args[-4:-1]] for step in program.steps]
+    assert asked[0] == asked[2] != asked[1] == asked[3]
+    assert len({*asked[0], *asked[1]}) == 6
+    # It outlives the step that has it first: what others write never lies there.
+    kept = [(start, start + size) for start, size in zip(asked[0], (32, 32, 128), strict=True)]
+    for root, start in program.offsets.items():
+        if root.shape == (64,):
+            assert all(start + root.nbytes <= low or high <= start for low, high in kept)

@@ -16,6 +16,7 @@ from partita_cpu.gemm.tile_kernels import NARROW, Arithmetic, tile_columns, tile
 from partita_cpu.jit.intrinsics.address_call import address, call_narrow, call_tile
 from partita_cpu.jit.kernel_definition import Effort
 from partita_cpu.jit.loop_kernel import loop
+from partita_cpu.threads.thread_memory import room_of, thread_memory
 
 PACKED_SHARE = 2.0
 """Of the second-level cache: right matrices that take more when they are packed are left to BLAS.
@@ -156,13 +157,13 @@ def emit_batches(b: Builder, policy: PrecisionPolicy, x: Operand, w: Operand, y:
     (m, k), n = x.shape[-2:], w.shape[-1]
     counts = math.prod(x.shape[:-2]), math.prod(w.shape[:-2])
     columns = tile_columns(policy.level)
-    thread_bytes = _packed_bytes(policy, k, n) + _ROOM
+    thread_bytes = room_of(_packed_bytes(policy, k, n) + _ROOM, policy.threads)
     b.call(
         multiply_batches,
         b.flat(x),
         b.flat(w),
         b.flat(y),
-        b.empty((policy.threads * thread_bytes,), "uint8"),
+        thread_memory(b, policy.threads, thread_bytes),
         b.constant(np.zeros(1, np.int64)),
         b.constant(tile_kernels(policy.level, Arithmetic.F32)),
         BatchSizes(

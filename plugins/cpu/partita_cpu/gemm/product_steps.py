@@ -39,6 +39,7 @@ from partita_cpu.gemm.tile_fields import PANEL_UNITS
 from partita_cpu.gemm.tile_kernels import Arithmetic, on_tiles, packed_lhs_kernels, tile_kernels
 from partita_cpu.machine_model import MachineModel
 from partita_cpu.threads.claims import LINE
+from partita_cpu.threads.thread_memory import thread_memory
 
 BY_STORED = {
     np.dtype(np.float16): Arithmetic.F32_BY_F16,
@@ -293,13 +294,13 @@ def _emit_packed(
     offset = _bias(b, cut, op.bias)
     written = offset if stays else y
     added = written if op.residual is None else op.residual
-    claims = b.empty((policy.threads * LINE,), np.int64)
+    claims = thread_memory(b, policy.threads, LINE, np.int64)
     b.call(
         multiply_packed,
         tiles,
         ProductArrays(op.w, offset, b.flat(added), b.flat(written)),
         out,
-        b.empty((policy.threads * thread_bytes(table),), "uint8"),
+        thread_memory(b, policy.threads, thread_bytes(table)),
         kernels,
         b.constant(table),
         claims,
@@ -398,8 +399,8 @@ def product_of(
         thread_bytes: Scratch memory that each thread needs; ``None``: what the plan says.
     """
     own = cut.thread_bytes if thread_bytes is None else thread_bytes
-    scratch = b.empty((policy.threads * own,), "uint8")
-    claims = b.empty((policy.threads * LINE,), np.int64)
+    scratch = thread_memory(b, policy.threads, own)
+    claims = thread_memory(b, policy.threads, LINE, np.int64)
     added = y if op.residual is None else op.residual
     epilogue = epilogue_of(op.activation, op.residual is not None)
     kernels = _kernels(policy, cut, ActivationCode(epilogue.code))

@@ -75,6 +75,7 @@ from partita_cpu.nhwc.attention_weights import (
     weigh_values,
 )
 from partita_cpu.scalar.instructions import wide_vectors
+from partita_cpu.threads.thread_memory import thread_memory
 
 PAIRED_KEYS = 32
 """Keys from which on products of pairs gain more than rounding takes (the performance log)."""
@@ -342,7 +343,7 @@ def emit_attention(b: Builder, parts: Sequence[HeadView], sizes: HeadSizes, scor
             q, k, v, mask, other, q if scores.factors is None else b.flat(scores.factors)
         ),
         y,
-        b.empty((policy.threads * integer(table[ROOM]),), np.float32),
+        thread_memory(b, policy.threads, integer(table[ROOM]), np.float32),
         b.constant(np.zeros(1, np.int64)),
         b.constant(tile_kernels(policy.level, arithmetic)),
         b.constant(table),

@@ -33,6 +33,7 @@ from partita_cpu.jit.record_arguments import KernelArray
 from partita_cpu.machine_model import MachineModel
 from partita_cpu.nhwc.depthwise_direct import Depthwise, depthwise_addresses
 from partita_cpu.nhwc.depthwise_separable import multiply_depthwise
+from partita_cpu.threads.thread_memory import room_of
 
 BAND_SHARE = 5 / 16
 """Of the second-level cache, for the rows that are kept; the rest is for what is read beside them.
@@ -64,7 +65,8 @@ time than to wait for each other and fetch rows from another's cache. But each r
     ROWS,  # input rows of a band, at most
     LEAST,  # and at least
     IMAGES,
-) = range(12)
+    ROOM,  # bytes from one thread's band to the next one's
+) = range(13)
 """Places of the table that `bands` makes, for the depthwise convolution."""
 
 
@@ -110,7 +112,9 @@ def bands(
     if not evaluated(_pays, lines, rows, most, share if alone else 0, width, pixels.least):
         return None
     least = -(-pixels.least // width)
-    sizes = height, width, oh, ow, stride, top, reach, pixels.nbytes, lines, rows, least, images
+    room = room_of(rows * width * pixels.nbytes, threads)
+    counts = lines, rows, least, images, room
+    sizes = height, width, oh, ow, stride, top, reach, pixels.nbytes, *counts
     return integers(sizes)
 
 
@@ -192,7 +196,7 @@ def inverted_bottleneck(
         nt: All threads; they share the rows of all images.
     """
     cut, kernels, first, first_p = wide.cut, context.kernels, wide.kernels, wide.p
-    width, room = cut[WIDTH], cut[ROWS] * cut[WIDTH] * cut[PIXEL_BYTES]
+    width, room = cut[WIDTH], cut[ROOM]
     threads = min(nt, wide.rows.size * wide.rows.itemsize // room)
     if tid >= threads:
         return

@@ -23,6 +23,7 @@ from partita_cpu.jit import llvm_kernel
 from partita_cpu.llvm.images.winograd import pixels_of
 from partita_cpu.llvm.levels import Level
 from partita_cpu.machine_model import LINE_BYTES, MachineModel
+from partita_cpu.threads.thread_memory import room_of
 from partita_cpu.winograd.time_model import Sizes, panel_and_shares
 
 SHEET_PIXELS = 64
@@ -102,10 +103,11 @@ def winograd_plan(
     pixels_at = sheet_at + sizes[2]
     zeros_at = pixels_at + sizes[3]
     taps_at = zeros_at + ZERO_BYTES
+    memory = room_of(taps_at + images.channels * columns + LINE_BYTES, threads)
     values = (
         *(side, down, across, tiles, panel, -(-tiles // panel), shares, row, plane),
         *(sums_at, sums, sheet_at, run, pixels_at, zeros_at, taps_at),
-        *(images.channels * columns, taps_at + images.channels * columns + LINE_BYTES),
+        *(images.channels * columns, memory),
     )
     return WinogradPlan(cut, side, integers(values))
 

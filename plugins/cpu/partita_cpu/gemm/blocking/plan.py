@@ -26,6 +26,7 @@ from partita_cpu.gemm.tile_fields import STEP, THREAD_BYTES, TILE_BYTES, ZERO_BY
 from partita_cpu.gemm.tile_kernels import Arithmetic, tile_columns
 from partita_cpu.llvm.levels import Level
 from partita_cpu.machine_model import MachineModel
+from partita_cpu.threads.thread_memory import room_of
 
 PANEL_SHARE = 3 / 16
 """Of the second-level cache, for the piece of the input that is laid out at a time.
@@ -199,7 +200,8 @@ class _Planner:
             **self._image_sizes(),
             **self._places(),
         }
-        values[fields.THREAD_BYTES] += partial + widened
+        own = values[fields.THREAD_BYTES] + partial + widened
+        values[fields.THREAD_BYTES] = room_of(own, self.threads)
         table = integers([values[field] for field in range(fields.FIELDS)])
         return Plan(
             i,

@@ -33,6 +33,7 @@ from partita_cpu.nhwc.depthwise_row_buffer import (
     thread_bytes,
 )
 from partita_cpu.nhwc.window import CONVOLVE, SlidingWindow, slide
+from partita_cpu.threads.thread_memory import room_of, thread_memory
 
 
 def emit_depthwise(b: Builder, window: Window, place: Place, op: LinearOp, y: Operand) -> None:
@@ -121,7 +122,7 @@ def _row(
 def _emit_rows(b: Builder, window: Window, place: Place, op: LinearOp, y: Operand) -> None:
     policy, channels = choice_of(b), place.channels
     lanes = policy.level.lanes
-    room = thread_bytes(window, channels, lanes)
+    room = room_of(thread_bytes(window, channels, lanes), policy.threads)
     finish = epilogue_of(op.activation, False)
     rows = RowBuffer(
         b.prepack(op.w, ("row taps", lanes, 0, False), lambda array: pack_taps(array, lanes)),
@@ -140,7 +141,7 @@ def _emit_rows(b: Builder, window: Window, place: Place, op: LinearOp, y: Operan
         b.flat(place.x),
         rows,
         b.flat(y),
-        b.empty((policy.threads * room,), "uint8"),
+        thread_memory(b, policy.threads, room),
         channel_slice(place, y),
         work=y.size * window.taps,
         exec_type=Arithmetic.F32.exec_type(policy.level),

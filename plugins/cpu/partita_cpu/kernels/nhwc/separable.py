@@ -10,6 +10,7 @@ import numpy as np
 
 from partita.lowering import Builder, Node, Operand
 from partita.lowering.geometry.windows import Window, resolve
+from partita.lowering.shapes.symbolic_size import integer
 from partita_cpu.gemm.blocking.left_matrix import Source
 from partita_cpu.gemm.blocking.plan import Plan, plan
 from partita_cpu.gemm.blocking.problem import Images, Storage
@@ -23,7 +24,15 @@ from partita_cpu.kernels.nhwc.placement import DOMAIN, HALF, STORED, Place, choi
 from partita_cpu.kernels.operator_table import kernel
 from partita_cpu.nhwc.depthwise_direct import Depthwise, takes
 from partita_cpu.nhwc.depthwise_separable import separable_convolution
-from partita_cpu.nhwc.inverted_bottleneck import ROWS, Expansion, Pixels, bands, inverted_bottleneck
+from partita_cpu.nhwc.inverted_bottleneck import (
+    ROOM,
+    ROWS,
+    Expansion,
+    Pixels,
+    bands,
+    inverted_bottleneck,
+)
+from partita_cpu.threads.thread_memory import thread_memory
 
 
 class _Separable(NamedTuple):
@@ -95,7 +104,7 @@ def bottleneck_conv(
         joint = _joint(b, rest, band, its, (n, height, width))
     if joint is not None:
         fitted, weights = fitting(b, policy, cut, wide)
-    if joint is None or fitted is not cut:
+    if joint is None or rows is None or fitted is not cut:
         between = conv(b, first, x, wide, shift)
         return separable_conv(b, rest, between, *inputs)
     activation = first.attrs.get("activation")
@@ -103,7 +112,8 @@ def bottleneck_conv(
     arrays, context, bounds = before.arrays, before.context, before.epilogue
     tables = context.offsets, context.kernels, context.p
     within = bounds.low, bounds.high, bounds.gate
-    bands_of = b.flat(band), b.constant(rows)
+    memory = thread_memory(b, policy.threads, integer(rows[ROOM]), second=True)
+    bands_of = memory, b.constant(rows)
     expansion = Expansion(arrays.w, arrays.bias, *tables, *within, *bands_of)
     product = _product_of(b, rest, joint, its)
     depthwise = _depthwise_of(b, rest, joint, its, False)
