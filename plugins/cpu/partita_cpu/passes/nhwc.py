@@ -141,6 +141,7 @@ class _Walk(MovedChannelsLast):
         """The rule for each kind of node, convolutions and operators on bytes too."""
         own: dict[str, Rule] = {
             "QLinearConv": self._byte_conv,
+            "partita::LevelConv": self._byte_conv,
             "com.microsoft::QLinearAdd": self._byte_sum,
             "QuantizeLinear": self._quantize,
             "DequantizeLinear": self._quantize,
@@ -240,7 +241,7 @@ class _Walk(MovedChannelsLast):
             fits_depthwise(node) or fits_groups(node, shape)
         ):
             return False
-        self.replace(node, [self.bring(x, node), *node.inputs[1:]], "QLinearConv", DOMAIN)
+        self.replace(node, [self.bring(x, node), *node.inputs[1:]], node.op_type, DOMAIN)
         return True
 
     def _byte_sum(self, node: Node) -> bool:
@@ -303,7 +304,7 @@ class _Walk(MovedChannelsLast):
         if not readers or value in self.outputs:
             return False
         return all(
-            reader.op_type in ("Conv", "QLinearConv")
+            reader.op_type in ("Conv", "LevelConv", "QLinearConv")
             or (reader.op_type in _LEVEL_STEPS and self._is_for_convolutions(reader))
             for reader in readers
         )

@@ -495,3 +495,40 @@ def test_products_of_two_computed_matrices_of_levels_stay_floats():
     steps = [step.how for step in request.explain_execution().steps]
     assert "multiply_byte_batches" in steps
     assert "dequantize" not in steps
+
+
+@pytest.mark.parametrize("kernel", [1, 3])
+@pytest.mark.parametrize("per_output", [False, True])
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+@pytest.mark.parametrize("bias", ["", "floats", "levels"])
+@pytest.mark.parametrize("size", [7, 20])
+def test_convolutions_of_levels_whose_results_stay_floats(kernel, per_output, dtype, bias, size):
+    low, outputs, channels = np.iinfo(dtype).min, 70, 12
+    scale = (RNG.random(outputs if per_output else 1) * 0.01 + 0.002).astype(np.float32)
+    arrays = {
+        "xs": np.float32(0.02),
+        "xz": np.array(low + 131, dtype),
+        "w": RNG.integers(-128, 128, (outputs, channels, kernel, kernel)).astype(np.int8),
+        "ws": scale if per_output else scale.reshape(()),
+        "wz": np.zeros(scale.shape if per_output else (), np.int8),
+        "b": RNG.standard_normal(outputs).astype(np.float32),
+        "bq": RNG.integers(-900, 900, outputs).astype(np.int32),
+        "bs": np.float32(0.002),
+    }
+    level, dims, pad = np.dtype(dtype).name, f"2,{channels},{size},{size}", kernel // 2
+    terms = {"": "f, v", "floats": "f, v, b", "levels": "f, v, d"}[bias]
+    model = parser.parse_model(
+        f'<ir_version: 8, opset_import: ["": 17]> g ({level}[{dims}] x) => '
+        f"(float[2,{outputs},{size},{size}] y) {{ f = DequantizeLinear (x, xs, xz) "
+        f"v = DequantizeLinear <axis = 0> (w, ws, wz) d = DequantizeLinear (bq, bs) "
+        f"y = Conv <pads = [{pad}, {pad}, {pad}, {pad}]> ({terms}) }}"
+    )
+    tensors = [numpy_helper.from_array(np.asarray(array), name) for name, array in arrays.items()]
+    model.graph.initializer.extend(tensors)
+    x = RNG.integers(low, low + 256, (2, channels, size, size)).astype(dtype)
+    request = partita.Core().compile_model(model, "CPU").create_infer_request()
+    (y,) = request.infer({"x": x}).to_tuple()
+    wanted = expected(model, {"x": x})
+    np.testing.assert_allclose(y, wanted, rtol=1e-5, atol=1e-5 * np.abs(wanted).max())
+    steps = [step.how for step in request.explain_execution().steps]
+    assert "dequantize" not in steps

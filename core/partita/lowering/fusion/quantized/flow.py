@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from partita.lowering.fusion.norm import affine_rows
-from partita.lowering.fusion.quantized.levels import Levels
+from partita.lowering.fusion.quantized.levels import Levels, known_floats
 from partita.lowering.fusion.rewriting import Rewriter, origins
 from partita.lowering.graph import Node, Value
 from partita.lowering.program import Array
@@ -126,32 +126,8 @@ def _is_of_rows(node: Node, x: Levels) -> bool:
 
 def _rows(rewriter: Rewriter, node: Node) -> tuple[Array, Array] | None:
     """The factors and terms of a BatchNormalization, whose constants may be quantized."""
-    known = [_floats(rewriter, value) for value in node.inputs[1:5]]
+    known = [known_floats(rewriter, value) for value in node.inputs[1:5]]
     return affine_rows(Node(node.op_type, [None, *known], [Value()], node.attrs))
-
-
-def _floats(rewriter: Rewriter, value: Value | None) -> Value | None:
-    """A value; the floats themselves if it is dequantized from a row of constants."""
-    node = rewriter.maker(value, "DequantizeLinear")
-    row = None if node is None else node.inputs[0]
-    if node is None or row is None or row.const is None or row.const.ndim != 1:
-        return value
-    if row.const.dtype != np.int32:
-        levels = Levels.named(node, row.const.dtype)
-        return value if levels is None else _numbers(row.const, levels.scale, levels.zero)
-    scale, zero = node.inputs[1], node.input(2)
-    if scale is None or scale.const is None or scale.const.dtype != np.float32:
-        return value
-    if node.attrs.get("block_size") or (zero is not None and zero.const is None):
-        return value
-    zeros = None if zero is None else zero.const
-    return _numbers(row.const, scale.const, np.zeros(1, np.int32) if zeros is None else zeros)
-
-
-def _numbers(levels: Array, scale: Array, zero: Array) -> Value:
-    """The floats that levels of a row stand for, by one scale or one for each."""
-    less = levels.astype(np.int32) - zero.astype(np.int32).reshape(-1)
-    return Value.constant(less.astype(np.float32) * scale.reshape(-1))
 
 
 _TINY, _HUGE = 1e-20, 1e20

@@ -89,3 +89,27 @@ class Levels:
         """Scale and zero point, without dimensions or with one."""
         shape: tuple[int, ...] = () if self.scale.size == 1 else (-1,)
         return [Value.constant(array.reshape(shape)) for array in (self.scale, self.zero)]
+
+
+def known_floats(rewriter: Rewriter, value: Value | None) -> Value | None:
+    """A value; the floats themselves if it is dequantized from a row of constants."""
+    node = rewriter.maker(value, "DequantizeLinear")
+    row = None if node is None else node.inputs[0]
+    if node is None or row is None or row.const is None or row.const.ndim != 1:
+        return value
+    if row.const.dtype != np.int32:
+        levels = Levels.named(node, row.const.dtype)
+        return value if levels is None else _numbers(row.const, levels.scale, levels.zero)
+    scale, zero = node.inputs[1], node.input(2)
+    if scale is None or scale.const is None or scale.const.dtype != np.float32:
+        return value
+    if node.attrs.get("block_size") or (zero is not None and zero.const is None):
+        return value
+    zeros = None if zero is None else zero.const
+    return _numbers(row.const, scale.const, np.zeros(1, np.int32) if zeros is None else zeros)
+
+
+def _numbers(levels: Array, scale: Array, zero: Array) -> Value:
+    """The floats that levels of a row stand for, by one scale or one for each."""
+    less = levels.astype(np.int32) - zero.astype(np.int32).reshape(-1)
+    return Value.constant(less.astype(np.float32) * scale.reshape(-1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from partita.lowering.fusion.quantized.levels import Levels
+from partita.lowering.fusion.quantized.levels import Levels, known_floats
 from partita.lowering.fusion.rewriting import Rewriter, origins, other_input
 from partita.lowering.graph import Node, Value
 from partita.lowering.program import Array
@@ -16,7 +16,8 @@ def fuse_quantized(rewriter: Rewriter) -> None:
     """``Quantize(Conv(Dequantize(x), Dequantize(w)))`` becomes QLinearConv.
 
     MatMul becomes QLinearMatMul, and Gemm onnxruntime's QGemm. Where no QuantizeLinear follows,
-    both become onnxruntime's MatMulIntegerToFloat, with a row that is added.
+    both become onnxruntime's MatMulIntegerToFloat, with a row that is added, and Conv
+    ``partita::LevelConv``: QLinearConv without what quantizes the result, with a bias of floats.
 
     To be run before constants are folded, since dequantized weights are constants. Scales and zero
     points must be constants; those of the weights may differ between outputs. A Relu before
@@ -77,7 +78,10 @@ def _fuse(rewriter: Rewriter, node: Node) -> None:
 def _fuse_to_floats(rewriter: Rewriter, node: Node, x: Levels, w: Levels) -> None:
     """A product of levels whose result stays floats, and a row of constants that is added to it."""
     weights, levels = w.levels.const, w.levels
-    if node.op_type == "Conv" or not _fits(node, w, weights):
+    if not _fits(node, w, weights):
+        return
+    if node.op_type == "Conv":
+        _fuse_convolution(rewriter, node, x, w)
         return
     if node.op_type == "Gemm" and node.attrs.get("transB", 0):
         if weights is None:
@@ -111,6 +115,23 @@ def _fuse_to_floats(rewriter: Rewriter, node: Node, x: Levels, w: Levels) -> Non
         name=node.name,
         origins=origins(group),
     )
+    rewriter.replace(group, fused)
+
+
+def _fuse_convolution(rewriter: Rewriter, node: Node, x: Levels, w: Levels) -> None:
+    """A convolution of levels, all of which each output reads, whose result stays floats."""
+    bias, result = known_floats(rewriter, node.input(2)), node.result
+    if node.attrs.get("group", 1) != 1 or result is None or w.levels.const is None:
+        return
+    if bias is not None and (bias.const is None or bias.const.dtype != np.float32):
+        return
+    group = [node]
+    for source in dict.fromkeys((x.node, w.node)):
+        if rewriter.inner([*group, source], result):
+            group.append(source)
+    inputs = [x.levels, *x.constants(), w.levels, *w.constants(), *([] if bias is None else [bias])]
+    fused = Node("LevelConv", inputs, [result], node.attrs, domain="partita", name=node.name)
+    fused.origins = origins(group)
     rewriter.replace(group, fused)
 
 

@@ -211,6 +211,37 @@ def quantized_conv(b: Builder, node: Node, inputs: QuantizedConvInputs) -> Opera
     return _requantized(b, sums, bias, scales, y_zero, extents)
 
 
+LEVEL_CONV = {0: BYTES, 1: F32, 2: BYTES, 3: BYTES, 4: F32, 5: BYTES, 6: F32}
+
+
+class LevelConvInputs(NamedTuple):
+    """Inputs of LevelConv."""
+
+    x: Operand
+    x_scale: Operand
+    x_zero: Operand
+    w: Operand
+    w_scale: Operand
+    w_zero: Operand
+    bias: Operand | None = None
+
+
+def floats_of(b: Builder, inputs: LevelConvInputs) -> tuple[ByteOperands, Result]:
+    """What a LevelConv multiplies, and sums as floats."""
+    x, x_scale, x_zero, w, w_scale, w_zero, bias = inputs
+    none = b.constant(np.zeros(1, np.int32))
+    terms = b.zeros(w.shape[0], np.float32) if bias is None else bias
+    result = Result(Kind.FLOATS, np.float32, x_scale, w_scale, terms, none)
+    return ByteOperands(x, w, x_zero, w_zero), result
+
+
+@kernel("LevelConv", domain="partita", dtypes=LEVEL_CONV)
+@with_inputs(LevelConvInputs)
+def level_conv(b: Builder, node: Node, inputs: LevelConvInputs) -> Operand:
+    """The convolution of quantized tensors, of one group, in float32."""
+    return emit_byte_convolution(b, node, *floats_of(b, inputs))
+
+
 _GEMM = {0: BYTES, 1: F32, 2: BYTES, 3: BYTES, 4: F32, 5: BYTES, 7: F32, 8: BYTES}
 
 

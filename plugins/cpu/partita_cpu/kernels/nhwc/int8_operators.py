@@ -23,9 +23,12 @@ from partita_cpu.kernels.int8.depthwise_lines import (
 from partita_cpu.kernels.int8.integer_product import BYTES
 from partita_cpu.kernels.int8.product import ByteOperands
 from partita_cpu.kernels.int8.quantized_product import (
+    LEVEL_CONV,
     QUANTIZED_CONV,
+    LevelConvInputs,
     QuantizedConvInputs,
     factors_of,
+    floats_of,
     levels_of,
 )
 from partita_cpu.kernels.nhwc.placement import DOMAIN, choice_of
@@ -94,6 +97,13 @@ def convolution(b: Builder, node: Node, inputs: QuantizedConvInputs) -> Operand:
         work=y.size * window.taps,
     )
     return y
+
+
+@kernel("LevelConv", domain=DOMAIN, dtypes=LEVEL_CONV)
+@with_inputs(LevelConvInputs)
+def level_convolution(b: Builder, node: Node, inputs: LevelConvInputs) -> Operand:
+    """The convolution of quantized images, in float32."""
+    return emit_windows(b, node, *floats_of(b, inputs))
 
 
 @kernel("MaxPoolOfBytes", domain=DOMAIN, dtypes=BYTES)
