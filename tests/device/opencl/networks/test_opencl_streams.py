@@ -395,14 +395,16 @@ def test_pictures_of_all_images_are_addressed_by_an_int(monkeypatch):
 
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("bits", [4, 8])
-def test_weights_in_blocks(bits, biased):
+@pytest.mark.parametrize("depth", [64, 200])
+def test_weights_in_blocks(bits, biased, depth):
     """Weights of a few bits are unpacked to what the kernels of products take."""
-    x, bias = floats(30, 64), floats(40, seed=3)
-    data = integers(40, 2, 4 * bits, low=0, high=256, dtype=np.uint8)
-    scales = floats(40, 2, seed=1) / 16
+    blocks = -(-depth // 32)
+    x, bias = floats(30, depth), floats(40, seed=3)
+    data = integers(40, blocks, 4 * bits, low=0, high=256, dtype=np.uint8)
+    scales = floats(40, blocks, seed=1) / 16
     arrays = {"data": data, "scales": scales, **({"bias": bias} if biased else {})}
     inputs = ["x", "data", "scales", "", "", "bias"][: 6 if biased else 3]
-    attrs = {"K": 64, "N": 40, "bits": bits, "block_size": 32, "domain": "com.microsoft"}
+    attrs = {"K": depth, "N": 40, "bits": bits, "block_size": 32, "domain": "com.microsoft"}
     node = helper.make_node("MatMulNBits", inputs, ["y"], "y", **attrs)
     weights = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
     kernels = check(build([node], {"x": x}, ["y"], weights), {"x": x})

@@ -11,7 +11,6 @@ import numpy as np
 from partita.lowering import Array, Node, Operand
 from partita_opencl.emitters.gemm.tiled_weights import TILE, WORD_BYTES, in_tiles
 from partita_opencl.launches.emitter_kit import Argument, Kit, i32
-from partita_opencl.passes.nhwc import filled
 
 UNIT_BYTES = 16
 """Weights that an item reads at a time."""
@@ -183,20 +182,25 @@ class BlockWeights:
 
 
 def unpacked(k: Kit, weights: BlockWeights, like: Operand, *, columns_first: bool) -> Operand:
-    """Records the weights in the type of ``like``, (depth, columns) or its transpose."""
+    """Records the weights in the type of ``like``, (depth, columns) or its transpose.
+
+    Columns may be first where their depth is a multiple of 4.
+    """
     form = weights.form
-    pitch = filled(form.depth)
-    shape = (form.columns, pitch) if columns_first else (form.depth, form.columns)
+    if columns_first:
+        shape, flags = (form.columns, form.depth), {"COLUMNS_FIRST": None}
+        sizes = k.tuning.grid(form.units * 4, form.columns)
+    else:
+        shape, flags = (form.depth, form.columns), {}
+        sizes = k.tuning.flat(form.columns * form.units)
     y = k.empty(shape, like.dtype)
-    flags = {"COLUMNS_FIRST": None} if columns_first else {}
     k.launch(
         "block_unpack.cl",
         "block_unpack",
-        k.tuning.flat(form.columns * form.units),
+        sizes,
         *weights.buffers(),
         y,
         *weights.sizes(),
-        i32(pitch),
         **weights.options(),
         **flags,
     )
