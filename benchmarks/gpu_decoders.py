@@ -1,7 +1,7 @@
 """One token after another on a graphics card: device OPENCL beside PyTorch, taking turns.
 
     python benchmarks/gpu_decoders.py [--size 1B] [--layers 6] [--weights f16,q4] [--context 1024]
-        [--tokens 64] [--without block_tiles,cache_attention]
+        [--tokens 64] [--prompt 512] [--without block_tiles,cache_attention]
 
 The decoder has random weights (`random_decoders.py`), fewer layers with ``--layers``, a cache of
 ``--context`` tokens that is half full, and a batch of one. PyTorch computes the same layers in
@@ -12,7 +12,8 @@ is measured: OpenCL launches the programs until CUDA has loaded them. Prints med
 per token, tokens per second, and the bytes that a token must read (weights, and the filled half of
 the cache) over that time. ``--without`` prints what tokens take without the kernels of a name, one
 name after another: the difference is what these kernels and their launches take. It leaves out what
-OpenCL launches, so that it asks for ``PARTITA_CUDA=0``.
+OpenCL launches, so that it asks for ``PARTITA_CUDA=0``. ``--prompt`` measures so many tokens at
+once, in an empty cache, by Partita alone.
 """
 
 from __future__ import annotations
@@ -110,8 +111,8 @@ def torch_call(sizes: Architecture, context: int) -> Call:
     return call
 
 
-def our_call(sizes: Architecture, weights: str, context: int, device: str) -> Call:
-    """One token by Partita, always at the middle of the cache."""
+def our_call(sizes: Architecture, weights: str, context: int, prompt: int, device: str) -> Call:
+    """One token by Partita, always at the middle of the cache, or a prompt at its beginning."""
     model = decoder(sizes, weights, context)  # type: ignore[arg-type]  # checked by the parser
     one = {
         port.name: [1 if dim == "batch" else dim for dim in port.shape or ()]
@@ -120,10 +121,11 @@ def our_call(sizes: Architecture, weights: str, context: int, device: str) -> Ca
     model.reshape(one)
     compiled = partita.Core().compile_model(model, device, {"INFERENCE_PRECISION_HINT": "f16"})
     request = compiled.create_infer_request()
+    last = prompt - 1 if prompt else context // 2
     feeds = {
-        "input_ids": np.zeros((1, 1), np.int64),
-        "seqlens_k": np.full(1, context // 2, np.int32),
-        "total_sequence_length": np.array(context // 2 + 1, np.int32),
+        "input_ids": np.zeros((1, prompt or 1), np.int64),
+        "seqlens_k": np.full(1, last, np.int32),
+        "total_sequence_length": np.array(last + 1, np.int32),
     }
 
     def call() -> None:
@@ -163,6 +165,7 @@ def main() -> None:
     parser.add_argument("--weights", default="f16,q4")
     parser.add_argument("--context", type=int, default=1024)
     parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--prompt", type=int, default=0, help="tokens at once, in an empty cache")
     parser.add_argument("--device", default="GPU")
     parser.add_argument("--without", default="", help="kernels that are left out, one by one")
     arguments = parser.parse_args()
@@ -170,13 +173,16 @@ def main() -> None:
     if arguments.layers is not None:
         sizes = replace(sizes, layers=arguments.layers)
     calls = {
-        f"Partita {kind}": our_call(sizes, kind, arguments.context, arguments.device)
+        f"Partita {kind}": our_call(
+            sizes, kind, arguments.context, arguments.prompt, arguments.device
+        )
         for kind in kinds
     }
-    try:
-        calls["PyTorch f16, CUDA graph"] = torch_call(sizes, arguments.context)
-    except (ImportError, RuntimeError) as error:
-        print(f"PyTorch is left out: {str(error).splitlines()[0]}")
+    if not arguments.prompt:
+        try:
+            calls["PyTorch f16, CUDA graph"] = torch_call(sizes, arguments.context)
+        except (ImportError, RuntimeError) as error:
+            print(f"PyTorch is left out: {str(error).splitlines()[0]}")
     began = time.perf_counter()
     while time.perf_counter() - began < LOADING_S:
         for call in calls.values():
@@ -191,6 +197,10 @@ def main() -> None:
     context = arguments.context
     for name, taken in times.items():
         seconds = statistics.median(taken)
+        if arguments.prompt:
+            rate = f"{arguments.prompt / seconds:8.1f} tokens/s"
+            print(f"  {name:26} {seconds * 1e3:8.3f} ms {rate}")
+            continue
         kind = name.split()[-1] if name.startswith("Partita") else "f16"
         model = decoder(sizes, kind, context)
         nbytes = work_of_a_token(model, context, context // 2).bytes_read
