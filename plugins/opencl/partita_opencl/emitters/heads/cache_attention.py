@@ -29,8 +29,8 @@ from partita_opencl.launches.tensor_moves import copy_box, pad_zeros
 MOST_ELEMENTS = 256
 """Elements of a head."""
 
-_ITEMS = 256
-"""Items of a group."""
+_ITEMS, _PROMPT_ITEMS = 256, 128
+"""Items of a group, for one token and for several."""
 
 _FEW_ITEMS = 32
 """The same where an item has a whole key."""
@@ -41,8 +41,8 @@ _WIDTH = 8
 _ROWS = 8
 """Queries of a group: what it keeps in registers grows with them."""
 
-_SCORES = 8
-"""Scores that an item works on at a time."""
+_SCORES, _PROMPT_SCORES = 8, 16
+"""Scores that an item works on at a time, for one token and for several."""
 
 _FEW_TOKENS = 4
 """So many come into the cache where they are attended to; more have a kernel of their own first."""
@@ -339,27 +339,39 @@ def _append(k: Kit, sizes: Sizes, inputs: Inputs, present: tuple[Operand, ...]) 
 
 
 class _Cut(NamedTuple):
-    """How attention is cut: items of a key, elements of an item, keys of a group, parts of keys."""
+    """How attention is cut over work-groups.
+
+    Attributes:
+        lanes: Work-items that share a key.
+        width: Elements of the key that each of them has.
+        keys: Keys that a group works on side by side.
+        rows: Queries of a group.
+        at_once: Keys that an item asks for before it computes scores.
+        splits: Parts of the keys, each of a group of its own.
+    """
 
     lanes: int
     width: int
     keys: int
     rows: int
+    at_once: int
     splits: int
 
 
 def _cut(k: Kit, sizes: Sizes) -> _Cut:
     """Sets of items that share keys, and as many parts of the keys as give all units work."""
     lanes, width, keys = 1, sizes.size, 1
-    if k.tuning.fits(_ITEMS, 1):
+    one = sizes.tokens == 1
+    items, scores = (_ITEMS, _SCORES) if one else (_PROMPT_ITEMS, _PROMPT_SCORES)
+    if k.tuning.fits(items, 1):
         if sizes.size % _WIDTH == 0:
             lanes, width = sizes.size // _WIDTH, _WIDTH
-        keys = _ITEMS // lanes if lanes > 1 else _FEW_ITEMS
+        keys = items // lanes if lanes > 1 else _FEW_ITEMS
     rows = min(_ROWS, sizes.tokens * sizes.group)
     groups = sizes.batch * sizes.heads * math.ceil(sizes.tokens * sizes.group / rows)
     wanted = math.ceil(2 * k.tuning.limits.compute_units / groups)
     splits = max(1, min(wanted, _SPLITS, sizes.places // _LEAST_PLACES))
-    return _Cut(lanes, width, keys, rows, splits)
+    return _Cut(lanes, width, keys, rows, max(1, min(4, scores // rows)), splits)
 
 
 def attend(
@@ -386,7 +398,7 @@ def attend(
     steps, starts = sizes.steps()
     options = _options(k, node, sizes, inputs)
     options |= {"LANES": cut.lanes, "WIDTH": cut.width, "KEYS": cut.keys, "ROWS": cut.rows}
-    options |= {"SPLITS": cut.splits, "AT_ONCE": max(1, min(4, _SCORES // cut.rows))}
+    options |= {"SPLITS": cut.splits, "AT_ONCE": cut.at_once}
     options |= {"HEADS": sizes.heads, "GROUP": sizes.group}
     if sizes.tokens == 1:
         options["ONE_TOKEN"] = None
