@@ -84,9 +84,7 @@ def refused_input(node: Node, left_out: Mapping[int, str]) -> Reason | None:
 
 
 def refused_caches(node: Node, numbers: DTypes, *caches: _Typed | None) -> Reason | None:
-    """A reason if caches of a GroupQueryAttention are not of the one type that its attributes tell.
-
-    Kernels walk through both by the type of the keys.
+    """A reason if caches of a GroupQueryAttention are not of the type that its attributes tell.
 
     Args:
         node: The operation.
@@ -102,11 +100,6 @@ def refused_caches(node: Node, numbers: DTypes, *caches: _Typed | None) -> Reaso
         if (cache is None and quantized) or not (dtype is None or dtype in due):
             text = f"input {place} is {dtype or 'left out'}; these attributes are for {words}"
             return Reason(ReasonCode.UNSUPPORTED_DTYPE, text)
-    kinds = [cache.dtype for cache in caches if cache is not None and cache.dtype is not None]
-    if len(set(kinds)) > 1:
-        found = " and ".join(map(str, kinds))
-        text = f"inputs 3 and 4 are {found}; past keys and values are of one type"
-        return Reason(ReasonCode.UNSUPPORTED_DTYPE, text)
     return None
 
 

@@ -32,12 +32,7 @@ def check_types(node: Node, operands: Sequence[Operand | None]) -> None:
     """
     if len(operands) < 2:
         return
-    if node.kind == "com.microsoft::QLinearConcat":
-        levels = tuple(place for place in range(1, len(operands)) if place % 3)
-        groups: Groups = ((levels, False),)
-    else:
-        groups = () if node.domain else _groups(node.op_type, node.version)
-    for places, repeats in groups:
+    for places, repeats in _groups_of(node, len(operands)):
         chosen = [operands[place] for place in places if place < len(operands)]
         if repeats:
             chosen += operands[places[-1] + 1 :]
@@ -57,9 +52,7 @@ def mixed_types(node: Node) -> Reason | None:
     of one type variable are to be of one type, as onnxruntime demands: files of which a part was
     converted to float16 are not.
     """
-    if node.domain:
-        return None
-    for places, repeats in _groups(node.op_type, node.version):
+    for places, repeats in _groups_of(node, len(node.inputs)):
         chosen = [node.input(place) for place in places]
         if repeats:
             chosen += node.inputs[places[-1] + 1 :]
@@ -73,6 +66,15 @@ def mixed_types(node: Node) -> Reason | None:
 
 def _type_of(value: Value) -> np.dtype[Any] | None:
     return value.dtype if value.const is None else value.const.dtype
+
+
+def _groups_of(node: Node, count: int) -> Groups:
+    """As `_groups`, of an operator of any domain with so many inputs."""
+    if node.kind == "com.microsoft::QLinearConcat":
+        return ((tuple(place for place in range(1, count) if place % 3), False),)
+    if node.kind == "com.microsoft::GroupQueryAttention":
+        return (((3, 4), False),)
+    return () if node.domain else _groups(node.op_type, node.version)
 
 
 @functools.cache

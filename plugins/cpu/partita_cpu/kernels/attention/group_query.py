@@ -130,6 +130,13 @@ def group_query_attention(
     pasts = inputs.past_key, inputs.past_value
     if reason := refused_caches(node, CACHES, *pasts):
         raise CompileError(f"Operation '{node.name}' ({node.model_kind}): {reason.detail}.")
+    kinds = {past.dtype for past in pasts if past is not None}
+    if len(kinds) > 1:  # kernels walk through both by the type of the keys
+        found = " and ".join(sorted(map(str, kinds)))
+        raise CompileError(
+            f"Operation '{node.name}' ({node.model_kind}): past keys and values are {found}; one "
+            "type is due, as by a Cast."
+        )
     keys, values = (b.empty(shape, kind if past is None else past.dtype) for past in pasts)
     y = b.empty((*inputs.query.shape[:2], sizes.heads * sizes.size), np.float32)
     if y.size:

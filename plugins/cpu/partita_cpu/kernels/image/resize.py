@@ -367,11 +367,15 @@ def _resampled(
 
 
 def _growth(out: int, size: int) -> float:
-    """By which power of two an axis grows, about; of a single element it is copying, and last.
+    """By which power of two an axis grows, about.
 
     So that sizes which are rounded otherwise along one of two axes that grow alike have one order.
+    An axis that becomes empty is first, as nothing is left to do; one of a single element, which is
+    copied, is last.
     """
-    return round(math.log2(out / size)) if out and size > 1 else math.inf
+    if out == 0:
+        return -math.inf
+    return round(math.log2(out / size)) if size > 1 else math.inf
 
 
 def _nearest(rounding: str, *axis: Any) -> Array:
