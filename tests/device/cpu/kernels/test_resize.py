@@ -6,7 +6,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from judge import onnxruntime_results
 from onnx.reference import ReferenceEvaluator
@@ -197,7 +197,10 @@ def test_tables_in_pieces(sizes, transform, mode, flags, most):
     """As large ones are made by runs, and in blocks."""
     x = normal(3, 1, 2, *(n for n, _ in sizes))
     scales = scales_of(1, 1, *(max(scale, 1.01 / n) for n, scale in sizes))
-    scales[np.floor(x.shape * scales) == x.shape] = 1  # onnxruntime leaves these axes as they are
+    exact = x.shape * scales.astype(np.float64)
+    # onnxruntime rounds 3 * 2.3333333 to 7.0 of float32; ONNX, and all devices here, make it 6.
+    assume((np.floor(exact) == np.floor(exact.astype(np.float32))).all())
+    scales[np.floor(exact) == x.shape] = 1  # onnxruntime leaves these axes as they are
     attributes = {"mode": mode, "coordinate_transformation_mode": transform}
     attributes |= {"antialias": int(flags[0]), "exclude_outside": int(flags[1] and mode == "cubic")}
     with (
