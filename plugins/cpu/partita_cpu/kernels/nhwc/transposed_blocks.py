@@ -25,7 +25,9 @@ def touches(window: Window) -> bool:
     """Whether windows lie side by side and cover the output."""
     sizes = zip(window.out, window.kernel, strict=True)
     covered = window.size == tuple(count * taps for count, taps in sizes)
-    return covered and window.stride == window.kernel and not any(window.begin)
+    taps = zip(window.kernel, window.dilation, strict=True)
+    dense = all(count == 1 or step == 1 for count, step in taps)
+    return covered and dense and window.stride == window.kernel and not any(window.begin)
 
 
 def emit_blocks(b: Builder, window: Window, place: Place, op: LinearOp, y: Operand) -> None:

@@ -90,6 +90,23 @@ def test_random_convolutions_over_sequences(data):
     check(encoder(rng, *sizes), feeds)
 
 
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_transposed_convolutions_by_their_kernels_whose_taps_lie_apart(rank):
+    """Their windows overlap: they were computed as if taps lay side by side."""
+    rng = np.random.default_rng(2)
+    weights = {
+        "w1": rng.standard_normal((4, 3, *[1] * rank)).astype(np.float32),
+        "w2": rng.standard_normal((4, 5, *[2] * rank)).astype(np.float32),
+    }
+    attrs = {"strides": [2] * rank, "dilations": [2] * rank, "pads": [0] * rank + [1] * rank}
+    nodes = [
+        helper.make_node("Conv", ["x", "w1"], ["a"], "first"),
+        helper.make_node("ConvTranspose", ["a", "w2"], ["y"], "enlarge", **attrs),
+    ]
+    x = rng.standard_normal((1, 3, *[4] * rank)).astype(np.float32)
+    check(model_of(nodes, {"x": x.shape}, ["y"], weights), {"x": x})
+
+
 @examples(25)
 @given(data=st.data())
 def test_random_transposed_convolutions_over_sequences(data):
