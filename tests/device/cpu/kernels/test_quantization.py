@@ -12,7 +12,7 @@ from single_op import check, model_of, normal, run_ours
 
 import partita
 from partita.contract.profiling import Status
-from partita.errors import CompileError
+from partita.errors import CompileError, PartitaError
 from partita.lowering import lower_proto
 from partita_cpu.jit.isa import available
 from partita_cpu.jit.llvm_kernel import addresses
@@ -135,11 +135,24 @@ def test_the_largest_sums_are_exact():
     assert y.item() == 2000 * 255 * 255
 
 
-@pytest.mark.parametrize("shapes", [((5,), (5, 3)), ((2, 5), (5,)), ((4, 2, 5), (4, 5, 3))])
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        *[((5,), (5, 3)), ((2, 5), (5,)), ((4, 2, 5), (4, 5, 3)), ((4, 2, 5), (1, 4, 5, 3))],
+        *[((4, 1, 2, 5), (1, 4, 5, 3)), ((2, 2, 1, 2, 5), (2, 1, 5, 3))],
+    ],
+)
 def test_matmul_integer_of_any_rank(shapes):
     left, right = levels(1, *shapes[0]), levels(2, *shapes[1])
     (y,) = run_ours("MatMulInteger", [left, right, np.array(7, np.uint8)])
     np.testing.assert_array_equal(y, np.matmul(left.astype(np.int32) - 7, right.astype(np.int32)))
+
+
+def test_matrices_of_bytes_that_do_not_broadcast_are_refused():
+    """Though there are as many of either."""
+    left, right = levels(1, 2, 3, 4, 5), levels(2, 3, 2, 5, 4)
+    with pytest.raises(PartitaError, match=r"\[2, 3, 4, 5\] and \[3, 2, 5, 4\]"):
+        run_ours("MatMulInteger", [left, right])
 
 
 @pytest.mark.parametrize("per_column", [False, True])

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from partita.lowering import Builder, Operand
+from partita.lowering.geometry.broadcasting import broadcast
 from partita_cpu.gemm.tile_kernels import byte_exec_type
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
@@ -196,11 +197,14 @@ def pack_panels(w: Any, panels: Any, totals: Any, sizes: BatchSizes) -> None:
 def fits_batches(operands: ByteOperands) -> bool:
     """Whether `emit_byte_batches` records the products of these matrices."""
     x, w = operands.x, operands.w
-    if x.ndim < 2 or w.ndim < 2:
+    if x.ndim < 2 or w.ndim < 2 or x.shape[-1] != w.shape[-2]:
         return False
-    counts = {math.prod(x.shape[:-2]), math.prod(w.shape[:-2])}
-    single = all(zero is None or zero.size == 1 for zero in (operands.x_zero, operands.w_zero))
-    return single and (len(counts) == 1 or 1 in counts) and x.shape[-1] == w.shape[-2]
+    try:
+        many = math.prod(broadcast(x.shape[:-2], w.shape[:-2]))
+    except ValueError:
+        return False
+    equal = all(math.prod(matrices.shape[:-2]) in (1, many) for matrices in (x, w))
+    return equal and all(z is None or z.size == 1 for z in (operands.x_zero, operands.w_zero))
 
 
 def emit_byte_batches(b: Builder, operands: ByteOperands, result: Result | None = None) -> Operand:
@@ -208,16 +212,15 @@ def emit_byte_batches(b: Builder, operands: ByteOperands, result: Result | None 
 
     Args:
         b: Records it.
-        operands: Matrices (..., rows, terms) and (..., terms, columns), as many, or one of them.
+        operands: Matrices (..., rows, terms) and (..., terms, columns); of either as many as there
+            are products, or one.
         result: What sums become, by one factor or one per column; ``None`` for int32.
     """
     x, w, level = operands.x, operands.w, level_of(b)
     (m, k), n = x.shape[-2:], w.shape[-1]
     result = of_sums(b, n) if result is None else result
     counts = [math.prod(matrices.shape[:-2]) for matrices in (x, w)]
-    batch = x.shape[:-2] if counts[0] >= counts[1] else w.shape[:-2]
-    ranks = len(batch), max(x.ndim, w.ndim) - 2
-    y = b.empty((*[1] * (ranks[1] - ranks[0]), *batch, m, n), result.dtype)
+    y = b.empty((*broadcast(x.shape[:-2], w.shape[:-2]), m, n), result.dtype)
     if not y.size:
         return y
     result = replace(result, factors=factors_of_columns(b, result, n))
