@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from typing import Any
 
 import ml_dtypes
@@ -59,8 +58,8 @@ class Shrink(OpRun):
         return (result,)
 
 
-class _ReduceLog(OpRunReduceNumpy):
-    """Of integers, which ONNX allowed before opset 28, the result's fraction is cut off."""
+class _Reduction(OpRunReduceNumpy):
+    """Resolves which axes are reduced, and whether they stay."""
 
     def _run(
         self,
@@ -70,13 +69,22 @@ class _ReduceLog(OpRunReduceNumpy):
         noop_with_empty_axes: int | None = 0,
     ) -> tuple[Array]:
         along = self.handle_axes(axes, noop_with_empty_axes)  # type: ignore[no-untyped-call]  # onnx
-        keep = keepdims is None or bool(keepdims)
-        if data.dtype.kind not in "iu":
-            return (self._of_floats(data, along, keep),)
-        wide = self._of_floats(data.astype(np.longdouble), along, keep)
-        return (np.trunc(wide).astype(data.dtype),)
+        return (self._reduced(data, along, keepdims is None or bool(keepdims)),)
 
-    def _of_floats(self, data: Array, along: Sequence[int] | None, keep: bool) -> Array:
+    def _reduced(self, data: Array, along: Any, keep: bool) -> Array:
+        raise NotImplementedError  # each operator below has its own
+
+
+class _ReduceLog(_Reduction):
+    """Of integers, which ONNX allowed before opset 28, the result's fraction is cut off."""
+
+    def _reduced(self, data: Array, along: Any, keep: bool) -> Array:
+        if data.dtype.kind not in "iu":
+            return self._of_floats(data, along, keep)
+        wide = self._of_floats(data.astype(np.longdouble), along, keep)
+        return np.asarray(np.trunc(wide).astype(data.dtype))
+
+    def _of_floats(self, data: Array, along: Any, keep: bool) -> Array:
         raise NotImplementedError  # each operator below has its own
 
 
@@ -98,22 +106,14 @@ class ReduceLogSumExp(_ReduceLog):
         return np.asarray(result if keep else np.squeeze(result, axis=along))
 
 
-class ReduceMean(OpRunReduceNumpy):
+class ReduceMean(_Reduction):
     """The original warns of the mean of no elements, and casts that NaN; of integers it is 0."""
 
-    def _run(
-        self,
-        data: Array,
-        axes: Any = None,
-        keepdims: int | None = 1,
-        noop_with_empty_axes: int | None = 0,
-    ) -> tuple[Array]:
-        along = self.handle_axes(axes, noop_with_empty_axes)  # type: ignore[no-untyped-call]  # onnx
-        keep = keepdims is None or bool(keepdims)
+    def _reduced(self, data: Array, along: Any, keep: bool) -> Array:
         if not data.size:
             shape = np.sum(data, axis=along, keepdims=keep).shape
-            return (np.full(shape, 0 if data.dtype.kind in "iu" else np.nan, data.dtype),)
-        return (np.asarray(np.mean(data, axis=along, keepdims=keep, dtype=data.dtype)),)
+            return np.full(shape, 0 if data.dtype.kind in "iu" else np.nan, data.dtype)
+        return np.asarray(np.mean(data, axis=along, keepdims=keep, dtype=data.dtype))
 
 
 class Softsign(OpRun):

@@ -90,6 +90,20 @@ def gated_in_place(scalar: Callable[..., Any]) -> Kernel:
     return _named(map_gated_in_place, scalar)
 
 
+@loop(inline=True)
+def share_of_rows(rows: int, inner: int, tid: int, nt: int) -> Any:
+    """A thread's share of rows: the first and the one behind the last, and its columns likewise.
+
+    Threads share rows, or the columns of rows that are few.
+    """
+    first, last, start, stop = 0, rows, 0, inner
+    if rows >= 4 * nt:
+        first, last = rows * tid // nt, rows * (tid + 1) // nt
+    else:
+        start, stop = inner * tid // nt, inner * (tid + 1) // nt
+    return first, last, start, stop
+
+
 def broadcast(scalar: Callable[..., Any]) -> Kernel:
     """A kernel ``(a, b, y, nest, tid, nt)`` for ``y = scalar(a, b)`` on flat arrays.
 
@@ -117,12 +131,7 @@ def broadcast(scalar: Callable[..., Any]) -> Kernel:
                         left, right = a[np.uint64(at + k * a2)], b[np.uint64(bt + k * b2)]
                         y[np.uint64(yt + k * inner)] = scalar(left, right)
             return
-        rows = nest[0] * n1 * n2
-        first, last, start, stop = 0, rows, 0, inner
-        if rows >= 4 * nt:
-            first, last = rows * tid // nt, rows * (tid + 1) // nt
-        else:
-            start, stop = inner * tid // nt, inner * (tid + 1) // nt
+        first, last, start, stop = share_of_rows(nest[0] * n1 * n2, inner, tid, nt)
         above = first // n2
         i2, i1, i0 = first - above * n2, above % n1, above // n1
         for row in range(first, last):

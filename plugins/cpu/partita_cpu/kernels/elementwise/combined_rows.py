@@ -13,7 +13,7 @@ from partita_cpu.gemm.precision_policy import native_policy
 from partita_cpu.gemm.tile_kernels import single_kernel
 from partita_cpu.jit.intrinsics.address_call import address, call_combine
 from partita_cpu.jit.loop_kernel import loop
-from partita_cpu.kernels.elementwise.broadcast_loops import loop_nest
+from partita_cpu.kernels.elementwise.broadcast_loops import loop_nest, share_of_rows
 
 FEW = 8
 """Rows that lie together; where there are no more, those of another axis are taken together."""
@@ -35,13 +35,7 @@ def combine_nest(
         nt: All threads; they share rows, or columns of few rows.
     """
     n1, n2, inner = nest[1], nest[2], nest[3]
-    rows = nest[0] * n1 * n2
-    first, last, start, columns = 0, rows, 0, inner
-    if rows >= 4 * nt:
-        first, last = rows * tid // nt, rows * (tid + 1) // nt
-    else:
-        start = inner * tid // nt
-        columns = inner * (tid + 1) // nt - start
+    first, last, start, stop = share_of_rows(nest[0] * n1 * n2, inner, tid, nt)
     line = first // n2
     row = first - line * n2
     i0 = line // n1
@@ -52,7 +46,7 @@ def combine_nest(
             kernel[0],
             (
                 count,
-                columns,
+                stop - start,
                 address(a) + 4 * (i0 * nest[4] + i1 * nest[5] + row * nest[6] + start * nest[7]),
                 4 * nest[6],
                 address(b) + 4 * (i0 * nest[8] + i1 * nest[9] + row * nest[10] + start * nest[11]),

@@ -6,7 +6,11 @@ from typing import Any
 
 from partita.lowering import Builder, Node, Operand
 from partita_cpu.jit.loop_kernel import loop
-from partita_cpu.kernels.elementwise.broadcast_loops import broadcast_shape, emit_broadcast
+from partita_cpu.kernels.elementwise.broadcast_loops import (
+    broadcast_shape,
+    emit_broadcast,
+    share_of_rows,
+)
 from partita_cpu.kernels.half import as_bits
 from partita_cpu.kernels.operator_table import ANY, BOOL, HALVES, kernel
 from partita_cpu.scalar.math import copy_row
@@ -26,12 +30,7 @@ def _where(condition: Any, a: Any, b: Any, y: Any, nest: Any, tid: int, nt: int)
         nt: All threads.
     """
     n1, n2, inner = nest[1], nest[2], nest[3]
-    rows = nest[0] * n1 * n2
-    first, last, start, stop = 0, rows, 0, inner
-    if rows >= 4 * nt:
-        first, last = rows * tid // nt, rows * (tid + 1) // nt
-    else:
-        start, stop = inner * tid // nt, inner * (tid + 1) // nt
+    first, last, start, stop = share_of_rows(nest[0] * n1 * n2, inner, tid, nt)
     for row in range(first, last):
         above = row // n2
         i2, i1, i0 = row - above * n2, above % n1, above // n1
