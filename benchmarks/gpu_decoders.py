@@ -38,8 +38,8 @@ LOADING_S = 5.0
 """Seconds of calls before those that are measured."""
 
 
-def torch_call(sizes: Architecture, context: int) -> Call:
-    """One token by PyTorch in float16, as a CUDA graph."""
+def torch_call(sizes: Architecture, context: int, prompt: int) -> Call:
+    """One token by PyTorch in float16, or a prompt in an empty cache, as a CUDA graph."""
     import torch
     from torch.nn import functional as f
 
@@ -63,13 +63,17 @@ def torch_call(sizes: Architecture, context: int) -> Call:
         for _ in range(sizes.layers)
     ]
     table, norm = matrix(sizes.vocabulary, sizes.hidden), torch.ones(sizes.hidden, **half)
-    token = torch.zeros(1, dtype=torch.int64, device="cuda")
-    place = torch.full((1,), context // 2, dtype=torch.int64, device="cuda")
+    tokens, before = (prompt, 0) if prompt else (1, context // 2)
+    token = torch.zeros(tokens, dtype=torch.int64, device="cuda")
+    place = torch.arange(before, before + tokens, device="cuda")
     angles = torch.arange(context, device="cuda")[:, None] * 10000.0 ** (
         -torch.arange(0, sizes.head_size, 2, device="cuda") / sizes.head_size
     )
     cos, sin = (torch.cat([x, x], 1).half() for x in (angles.cos(), angles.sin()))
-    filled = context // 2 + 1
+    filled = before + tokens
+
+    def heads(x: Any, count: int) -> Any:
+        return x.view(1, tokens, count, sizes.head_size).transpose(1, 2)
 
     def rotated(x: Any) -> Any:
         left, right = x.chunk(2, -1)
@@ -81,17 +85,21 @@ def torch_call(sizes: Architecture, context: int) -> Call:
             q, k, v = f.linear(f.rms_norm(x, x.shape[-1:], w["first"]), w["qkv"]).split(
                 [width, kv, kv], -1
             )
-            q = rotated(q.view(1, sizes.heads, 1, sizes.head_size))
-            w["keys"].index_copy_(2, place, rotated(k.view(1, sizes.kv_heads, 1, -1)))
-            w["values"].index_copy_(2, place, v.view(1, sizes.kv_heads, 1, -1))
+            q = rotated(heads(q, sizes.heads))
+            w["keys"].index_copy_(2, place, rotated(heads(k, sizes.kv_heads)))
+            w["values"].index_copy_(2, place, heads(v, sizes.kv_heads))
             mixed = f.scaled_dot_product_attention(
-                q, w["keys"][:, :, :filled], w["values"][:, :, :filled], enable_gqa=True
+                q,
+                w["keys"][:, :, :filled],
+                w["values"][:, :, :filled],
+                is_causal=tokens > 1,
+                enable_gqa=True,
             )
-            x = x + f.linear(mixed.view(1, width), w["out"])
+            x = x + f.linear(mixed.transpose(1, 2).reshape(tokens, width), w["out"])
             normal = f.rms_norm(x, x.shape[-1:], w["second"])
             gate, up = f.linear(normal, w["gate_up"]).chunk(2, -1)
             x = x + f.linear(f.silu(gate) * up, w["down"])
-        return f.linear(f.rms_norm(x, x.shape[-1:], norm), table).float()
+        return f.linear(f.rms_norm(x[-1:], x.shape[-1:], norm), table).float()
 
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream), torch.no_grad():
@@ -178,11 +186,10 @@ def main() -> None:
         )
         for kind in kinds
     }
-    if not arguments.prompt:
-        try:
-            calls["PyTorch f16, CUDA graph"] = torch_call(sizes, arguments.context)
-        except (ImportError, RuntimeError) as error:
-            print(f"PyTorch is left out: {str(error).splitlines()[0]}")
+    try:
+        calls["PyTorch f16, CUDA graph"] = torch_call(sizes, arguments.context, arguments.prompt)
+    except (ImportError, RuntimeError) as error:
+        print(f"PyTorch is left out: {str(error).splitlines()[0]}")
     began = time.perf_counter()
     while time.perf_counter() - began < LOADING_S:
         for call in calls.values():

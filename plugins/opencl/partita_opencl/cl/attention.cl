@@ -1,54 +1,21 @@
 // Attention of halves: y = softmax(scale * q k' + mask) v for every batch and head, with the scores
-// in registers. A group computes WARPS * 16 rows of one head, BLOCK keys at a time: new maxima scale
-// down what was summed before (Dao et al., FlashAttention, 2022). Elements of a head are
-// neighbours in memory and a multiple of eight; HD is their number, filled up to a multiple of 16.
-// Without the option NVIDIA, an item computes one row by ordinary arithmetic.
+// in registers. A group computes WARPS * 16 rows of one head. Elements of a head are neighbours in
+// memory and a multiple of eight. Without the option NVIDIA, an item computes one row by ordinary
+// arithmetic.
 //
-// Options: HD, CHUNKS  eights of a row in local memory, a power of two, WARPS, BLOCK, MASK
+// Options: those of attention_tiles.cl; WARPS, MASK
 //   ONE_BLOCK  there are at most BLOCK keys
 //   NAN_IS_ZERO  a row without keys is 0
 
-#define NEVER (-1e30f)
+#include "warp_units.cl"
+#include "attention_tiles.cl"
+
 #ifdef NAN_IS_ZERO
 #define INVERSE(total) ((total) > 0.0f ? 1.0f / (total) : 0.0f)
 #else
 #define INVERSE(total) (1.0f / (total))
 #endif
-
-#ifdef NVIDIA
-#define SHARED(p) ((uint)(size_t)(p))
 #define ITEMS (WARPS * 32)
-// Chunks of 16 bytes, permuted so that ldmatrix reads eight rows from all banks.
-#if CHUNKS >= 8
-#define PLACE(r, c) (((r) * CHUNKS + ((c) ^ ((r) & 7))) * 16)
-#elif CHUNKS == 4
-#define PLACE(r, c) (((r) * 4 + ((c) ^ (((r) >> 1) & 3))) * 16)
-#else
-#define PLACE(r, c) (((r) * 2 + ((c) ^ (((r) >> 2) & 1))) * 16)
-#endif
-#define COPY(to, from, bytes) asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" \
-    :: "r"(SHARED(to)), "l"((size_t)(from)), "r"(bytes) : "memory")
-#define COMMIT() asm volatile("cp.async.commit_group;" ::: "memory")
-#define ARRIVED(later) asm volatile("cp.async.wait_group %0;" :: "n"(later) : "memory")
-#define LDMATRIX(a, b, c, d, p) \
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" \
-    : "=r"(a), "=r"(b), "=r"(c), "=r"(d) : "r"(SHARED(p)) : "memory")
-#define LDMATRIX_TRANSPOSED(a, b, c, d, p) \
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];" \
-    : "=r"(a), "=r"(b), "=r"(c), "=r"(d) : "r"(SHARED(p)) : "memory")
-#define MULTIPLY(c, a, b0, b1) \
-  asm("mma.sync.aligned.m16n8k16.row.col.f32." UNIT_TYPE "." UNIT_TYPE \
-      ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, " \
-      "{%0,%1,%2,%3};" : "+f"((c)[0]), "+f"((c)[1]), "+f"((c)[2]), "+f"((c)[3]) \
-      : "r"((a)[0]), "r"((a)[1]), "r"((a)[2]), "r"((a)[3]), "r"(b0), "r"(b1))
-// Of the four items that share a row.
-#define OVER_ROW(v, how) { float other; \
-    asm volatile("shfl.sync.bfly.b32 %0, %1, 1, 31, 0xffffffff;" : "=f"(other) : "f"(v)); \
-    v = how(v, other); \
-    asm volatile("shfl.sync.bfly.b32 %0, %1, 2, 31, 0xffffffff;" : "=f"(other) : "f"(v)); \
-    v = how(v, other); }
-#define PLUS(a, b) ((a) + (b))
-#endif
 
 // Strides are x: batch, y: head, z: row; w: where the tensor's elements start.
 #ifdef NVIDIA
@@ -101,22 +68,15 @@ void attention(
   __local char v_tile[2][BLOCK * CHUNKS * 16] __attribute__((aligned(1024)));
 #endif
   const int tid = get_local_id(0), lane = tid % 32, warp = tid / 32;
-  const int used = HD / 8;
-  for (int i = tid; i < WARPS * 16 * used; i += ITEMS) {
-    const int r = i / used, c = i % used;
+  for (int i = tid; i < WARPS * 16 * (HD / 8); i += ITEMS) {
+    const int r = i / (HD / 8), c = i % (HD / 8);
     const bool there = first_row + r < rows && c * 8 < elements;
     COPY(q_tile + PLACE(r, c), q + (size_t)(first_row + r) * q_step.z + c * 8, there ? 16 : 0);
   }
   // Keys and values of a block are two groups of copies: products with keys start before the values
   // are there.
-  #define LOAD(tile, x, step, key0) { \
-      _Pragma("unroll 4") for (int i = tid; i < BLOCK * used; i += ITEMS) { \
-        const int r = i / used, c = i % used; \
-        const bool there = (key0) + r < keys && c * 8 < elements; \
-        COPY(tile + PLACE(r, c), x + (size_t)((key0) + r) * step.z + c * 8, there ? 16 : 0); } \
-      COMMIT(); }
-  LOAD(k_tile[0], k, k_step, 0)
-  LOAD(v_tile[0], v, v_step, 0)
+  COPY_BLOCK(k_tile[0], k, k_step.z, 0, keys, elements)
+  COPY_BLOCK(v_tile[0], v, v_step.z, 0, keys, elements)
 
   const int row = first_row + warp * 16 + lane / 4;  // and eight below
   float peak[2] = { NEVER, NEVER }, total[2] = { 0.0f, 0.0f };
@@ -130,83 +90,33 @@ void attention(
   for (int key0 = 0; key0 < keys; key0 += BLOCK, stage ^= 1) {
 #ifndef ONE_BLOCK
     barrier(CLK_LOCAL_MEM_FENCE);  // the other stage is read no more
-    LOAD(k_tile[stage ^ 1], k, k_step, key0 + BLOCK)
-    LOAD(v_tile[stage ^ 1], v, v_step, key0 + BLOCK)
+    COPY_BLOCK(k_tile[stage ^ 1], k, k_step.z, key0 + BLOCK, keys, elements)
+    COPY_BLOCK(v_tile[stage ^ 1], v, v_step.z, key0 + BLOCK, keys, elements)
 #endif
     ARRIVED(AFTER(1));
     barrier(CLK_LOCAL_MEM_FENCE);
 
     float s[BLOCK / 8][4];
-    #pragma unroll
-    for (int j = 0; j < BLOCK / 8; j++)
-      #pragma unroll
-      for (int e = 0; e < 4; e++) s[j][e] = 0.0f;
-    #pragma unroll
-    for (int c = 0; c < HD / 8; c += 2) {
-      uint a[4];
-      LDMATRIX(a[0], a[1], a[2], a[3], q_tile + PLACE(warp * 16 + lane % 16, c + lane / 16));
-      #pragma unroll
-      for (int j = 0; j < BLOCK / 8; j += 2) {
-        uint b[4];
-        const int r = j * 8 + lane / 16 * 8 + lane % 8;
-        LDMATRIX(b[0], b[1], b[2], b[3], k_tile[stage] + PLACE(r, c + lane / 8 % 2));
-        MULTIPLY(s[j], a, b[0], b[1]);
-        MULTIPLY(s[j + 1], a, b[2], b[3]);
-      }
-    }
-
+    multiply_keys(s, q_tile, k_tile[stage], warp * 16, lane);
     #pragma unroll
     for (int h = 0; h < 2; h++) {
-      float top = peak[h];
       #pragma unroll
       for (int j = 0; j < BLOCK / 8; j++)
         #pragma unroll
         for (int e = 0; e < 2; e++) {
-          const int key = key0 + j * 8 + lane % 4 * 2 + e;
+          const int key = key0 + COLUMN_OF(j, e);
           float score = s[j][h * 2 + e] * scale;
 #ifdef MASK
           if (row + h * 8 < rows && key < keys) score += ADDED(row + h * 8, key);
 #endif
-          score = key < keys ? score : NEVER;
-          s[j][h * 2 + e] = score;
-          top = fmax(top, score);
+          s[j][h * 2 + e] = key < keys ? score : NEVER;
         }
-      OVER_ROW(top, fmax)
-      const float shrink = native_exp2((peak[h] - top) * M_LOG2E_F);
-      peak[h] = top;
-      float sum = 0.0f;
-      #pragma unroll
-      for (int j = 0; j < BLOCK / 8; j++)
-        #pragma unroll
-        for (int e = 0; e < 2; e++) {
-          const float p = native_exp2((s[j][h * 2 + e] - top) * M_LOG2E_F);
-          s[j][h * 2 + e] = p;
-          sum += p;
-        }
-      OVER_ROW(sum, PLUS)
-      total[h] = total[h] * shrink + sum;
-      #pragma unroll
-      for (int j = 0; j < HD / 8; j++) {
-        out[j][h * 2] *= shrink;
-        out[j][h * 2 + 1] *= shrink;
-      }
+      take_powers(s, out, peak, total, h);
     }
 
     ARRIVED(AFTER(0));
     barrier(CLK_LOCAL_MEM_FENCE);
-    #pragma unroll
-    for (int j = 0; j < BLOCK / 8; j += 2) {
-      const uint a[4] = { pack2(s[j][0], s[j][1]), pack2(s[j][2], s[j][3]),
-                          pack2(s[j + 1][0], s[j + 1][1]), pack2(s[j + 1][2], s[j + 1][3]) };
-      #pragma unroll
-      for (int c = 0; c < HD / 8; c += 2) {
-        uint b[4];
-        const int r = j * 8 + lane % 8 + lane / 8 % 2 * 8;
-        LDMATRIX_TRANSPOSED(b[0], b[1], b[2], b[3], v_tile[stage] + PLACE(r, c + lane / 16));
-        MULTIPLY(out[c], a, b[0], b[1]);
-        MULTIPLY(out[c + 1], a, b[2], b[3]);
-      }
-    }
+    multiply_values(out, s, v_tile[stage], lane);
   }
   ARRIVED(0);
   #pragma unroll

@@ -33,7 +33,8 @@ _TOLERANCES = {"f16": _TOLERANCE, "bf16": 8 * _TOLERANCE}
 
 FILES = (
     *("product_matrix.cl", "product_stream.cl", "product_run.cl", "product_bulk.cl"),
-    *("tensor_map.cl", "attention.cl", "waiting.cl", "streaming.cl", "warp_units.cl"),
+    *("tensor_map.cl", "attention.cl", "attention_tiles.cl", "cache_tokens.cl"),
+    *("cache_prompt.cl", "cache_halves.cl", "waiting.cl", "streaming.cl", "warp_units.cl"),
     *("block_run.cl", "block_weights.cl", "block_columns.cl", "block_tiles.cl", "tile_sums.cl"),
     *("tiled_weights.cl", "copy_engine.cl", "product_loads.cl", "product_place.cl"),
     *("product_arguments.cl", "hand_over.cl", "recurrent_units.cl", "recurrent_gates.cl"),
@@ -96,6 +97,7 @@ def _parts(units: Units, limits: Limits) -> list[Callable[[str], str]]:
                 *mixed,
                 *(part for tile in narrow for part in _products(tile)),
                 _attention_fault,
+                _prompt_fault,
                 partial(_recurrent_fault, 40),
             ]
 
@@ -118,6 +120,11 @@ def _block_run_fault(device_id: str) -> str:
 def _attention_fault(device_id: str) -> str:
     error = _attention_error(device_id)
     return "" if error < _TOLERANCE else f"attention is off by {error:.2g}"
+
+
+def _prompt_fault(device_id: str) -> str:
+    error = _prompt_error(device_id)
+    return "" if error < _TOLERANCE else f"attention of a prompt is off by {error:.2g}"
 
 
 def _recurrent_fault(hidden: int, device_id: str) -> str:
@@ -378,6 +385,42 @@ def _attention_error(device_id: str) -> float:
     scores = np.exp(q @ keys.swapaxes(2, 3) + wide["m"])
     wanted = (scores / scores.sum(-1, keepdims=True) @ values).swapaxes(1, 2)
     return _compare(device_id, nodes, feeds, [], wanted)
+
+
+def _prompt_error(device_id: str) -> float:
+    """Relative error of attention of 100 tokens over 190 keys, by two heads to each of keys."""
+    from onnx import helper, numpy_helper
+
+    rng = np.random.default_rng(0)
+    tokens, keys, heads, size = 100, 190, 36, 24
+    width = heads * size
+    shapes = {"q": (1, tokens, 2 * width), "k": (1, tokens, width), "v": (1, tokens, width)}
+    shapes |= {"past_key": (1, heads, 200, size), "past_value": (1, heads, 200, size)}
+    feeds: dict[str, Array] = {n: rng.standard_normal(s).astype("f4") for n, s in shapes.items()}
+    q, k, v, past_key, past_value = (feeds[name].astype(np.float64) for name in shapes)
+    joined = [
+        np.concatenate(
+            [past[0, :, : keys - tokens], new.reshape(tokens, heads, size).swapaxes(0, 1)], 1
+        )
+        for past, new in ((past_key, k), (past_value, v))
+    ]
+    queries = q.reshape(tokens, heads, 2, size).transpose(1, 2, 0, 3)
+    scores = queries @ joined[0][:, None].swapaxes(2, 3) / np.sqrt(size)
+    scores[..., np.arange(keys) > np.arange(keys - tokens, keys)[:, None]] = -np.inf
+    powers = np.exp(scores)
+    y = powers / powers.sum(-1, keepdims=True) @ joined[1][:, None]
+    counts = {"lengths": np.array([keys - 1], np.int32), "total": np.array(keys, np.int32)}
+    weights = [numpy_helper.from_array(count, name) for name, count in counts.items()]
+    node = helper.make_node(
+        "GroupQueryAttention",
+        [*feeds, *counts],
+        ["y", "present_key", "present_value"],
+        domain="com.microsoft",
+        num_heads=2 * heads,
+        kv_num_heads=heads,
+    )
+    wanted = y.transpose(2, 0, 1, 3).reshape(1, tokens, -1)
+    return _compare(device_id, [node], feeds, weights, wanted)
 
 
 def _recurrent_error(device_id: str, hidden: int) -> float:

@@ -7,7 +7,7 @@ import partita
 from partita.errors import InputError
 
 from ..comparison import TILINGS, compiled, core
-from .attention_case import CHUNK, DECODE, FEW, LONG, PROMPT, Case
+from .attention_case import CHUNK, DECODE, FEW, LONG, MANY, PROMPT, Case
 
 
 @pytest.mark.sampled(2)
@@ -44,6 +44,34 @@ def test_halves(form):
     Case(*form, do_rotary=1).halved().check(tolerance=4e-3)
 
 
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize(
+    ("size", "attributes"),
+    [
+        (24, {"do_rotary": 1}),
+        (40, {"do_rotary": 1, "rotary_interleaved": 1, "local_window_size": 20}),
+        (64, {"softcap": 2.0, "scale": 0.3}),
+        (128, {"do_rotary": 1, "local_window_size": 90}),
+        (32, {"causal": 0}),
+    ],
+)
+def test_many_tokens_in_halves(size, attributes):
+    (batch, heads, kv_heads, tokens, _), *others = MANY
+    sizes = batch, heads, kv_heads, tokens, size
+    Case(sizes, *others, **attributes).halved().check(tolerance=6e-3, judged=False)
+    Case(sizes, *others, **attributes).packed().halved().check(tolerance=6e-3, judged=False)
+    biased = Case(sizes, *others, **attributes).biased(batch, 1)
+    biased.halved().check(tolerance=6e-3, judged=False)
+
+
+def test_a_first_prompt_of_many_tokens_in_halves():
+    (batch, heads, kv_heads, tokens, size), *_ = MANY
+    sizes = batch, heads, kv_heads, tokens, size
+    lengths = (69, 50, 9)
+    case = Case(sizes, tokens, tokens, lengths, do_rotary=1).without_past().halved()
+    case.check(tolerance=6e-3, judged=False)
+
+
 def test_a_cache_of_halves():
     Case(*FEW, cache=np.float16, do_rotary=1).check(tolerance=1e-3, judged=False)
 
@@ -68,6 +96,16 @@ def test_what_the_cache_has_behind_its_last_key_counts_nothing(form):
             case.inputs[name][row, :, first:] = np.nan
     for found, *_ in case.found():
         np.testing.assert_allclose(found, due, 2e-5, 2e-5)
+
+
+def test_what_the_cache_has_behind_its_last_key_counts_nothing_for_many_tokens_in_halves():
+    case = Case(*MANY, do_rotary=1).halved()
+    due, *_ = case.due()
+    for row, length in enumerate(case.lengths):
+        for name in ("past_key", "past_value"):
+            case.inputs[name][row, :, length + 1 - case.tokens :] = np.nan
+    for found, *_ in case.found():
+        np.testing.assert_allclose(found.astype(np.float64), due.astype(np.float64), 6e-3, 6e-3)
 
 
 @pytest.mark.parametrize(

@@ -3,31 +3,38 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any, NamedTuple, NoReturn
+from typing import NamedTuple
 
 import numpy as np
 
 from partita.contract.query import Reason, ReasonCode
-from partita.errors import CompileError, OperandError
+from partita.errors import CompileError
 from partita.lowering import Node, Operand
 from partita.lowering.geometry.boxes import Box, strides_of
-from partita.lowering.geometry.cache_places import grows, present_places
+from partita.lowering.geometry.cache_places import grows
 from partita.lowering.kernel_table import (
     CODES,
     refused_attribute,
     refused_caches,
     refused_input,
 )
-from partita.tensors.cache_rows import is_quantized, row_bytes
 from partita_opencl.emitters.elementwise import convert
+from partita_opencl.emitters.heads.cache_operands import (
+    MOST_ELEMENTS,
+    Inputs,
+    Sizes,
+    bias_steps,
+    scale_of,
+    score_options,
+    tensors,
+    token_options,
+    turns,
+)
+from partita_opencl.emitters.heads.cache_prompt import by_matrix_units
 from partita_opencl.emitters.operator_table import FLOATS, DTypes, operator
-from partita_opencl.launches.emitter_kit import Argument, Kit, f32, i32, ints, is_half
+from partita_opencl.launches.emitter_kit import Kit, f32, i32, ints, is_half
 from partita_opencl.launches.steps import FAULT, Counters
 from partita_opencl.launches.tensor_moves import copy_box, pad_zeros
-
-MOST_ELEMENTS = 256
-"""Elements of a head."""
 
 _ITEMS, _PROMPT_ITEMS = 256, 128
 """Items of a group, for one token and for several."""
@@ -84,120 +91,6 @@ def _check(node: Node) -> Reason | None:
             detail = f"heads of {query.shape[-1] // parts} elements; takes {MOST_ELEMENTS}"
             return Reason(ReasonCode.UNSUPPORTED_SHAPE, detail)
     return None
-
-
-class Inputs(NamedTuple):
-    """Inputs of GroupQueryAttention that are taken."""
-
-    query: Operand
-    key: Operand | None
-    value: Operand | None
-    past_key: Operand | None
-    past_value: Operand | None
-    lengths: Operand
-    total: Operand
-    cosines: Operand | None = None
-    sines: Operand | None = None
-    positions: Operand | None = None
-    bias: Operand | None = None
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """Sizes of one operation.
-
-    Attributes:
-        batch: Rows of the batch.
-        heads: Heads of keys and values.
-        group: Heads of queries that share one of these.
-        tokens: New tokens of a row.
-        size: Elements of a head.
-        places: Places of the cache.
-        rotated: Elements of a head that are turned.
-        packed: Whether queries, keys and values lie in one tensor.
-        row: Elements that the cache has for a head of one token.
-    """
-
-    batch: int
-    heads: int
-    group: int
-    tokens: int
-    size: int
-    places: int
-    rotated: int
-    packed: bool
-    row: int
-
-    @classmethod
-    def of(cls, node: Node, inputs: Inputs) -> Sizes:
-        """From attributes and shapes.
-
-        Raises:
-            OperandError: They do not fit each other.
-        """
-        all_heads, heads = int(node.attrs["num_heads"]), int(node.attrs["kv_num_heads"])
-        query, past = inputs.query, inputs.past_key
-        wrong = heads < 1 or all_heads < heads or all_heads % heads != 0 or query.ndim != 3
-        if wrong:
-            _refuse(node, f"{all_heads} heads over {heads} heads of keys", query)
-        batch, tokens, width = query.shape
-        size, rest = divmod(width, all_heads + (2 * heads if inputs.key is None else 0))
-        places = tokens
-        if past is not None and past.ndim == 4:
-            places, total = past.shape[2], inputs.total.const
-            if total is not None:
-                places = present_places(places, tokens, int(total.flat[0]))
-        turned = 0
-        if node.attrs.get("do_rotary", 0):
-            if inputs.cosines is None or inputs.sines is None or inputs.cosines.ndim != 2:
-                _refuse(node, "no tables of cosines and sines", query)
-            turned = 2 * inputs.cosines.shape[1]
-        row = row_bytes(size) if is_quantized(node.attrs) else size
-        packed = inputs.key is None
-        sizes = cls(batch, heads, all_heads // heads, tokens, size, places, turned, packed, row)
-        if rest or not 0 < size <= MOST_ELEMENTS or turned > size or places >= 2**31:
-            _refuse(node, f"heads of {width} / {all_heads} elements", query)
-        sizes._require_shapes(node, inputs)
-        return sizes
-
-    def _require_shapes(self, node: Node, inputs: Inputs) -> None:
-        """Raises if an input has another shape than the others ask for."""
-        new = (self.batch, self.tokens, self.heads * self.size)
-        for x in (inputs.key, inputs.value):
-            if (x is None) != self.packed or (x is not None and x.shape != new):
-                _refuse(node, f"keys and values for {list(new)}", x or inputs.query)
-        for x in (inputs.past_key, inputs.past_value):
-            if (x is None) != (inputs.past_key is None):
-                _refuse(node, "past keys without values", inputs.query)
-            if x is not None and (
-                x.ndim != 4
-                or (x.shape[0], x.shape[1], x.shape[3]) != (self.batch, self.heads, self.row)
-                or x.shape != (inputs.past_key or x).shape
-            ):
-                _refuse(node, f"a cache for {list(new)}", x)
-        if inputs.bias is not None and inputs.bias.size >= 2**31:
-            _refuse(node, "a bias of too many elements", inputs.bias)
-        if inputs.lengths.size != self.batch or inputs.total.size != 1:
-            _refuse(node, f"lengths for {self.batch} rows", inputs.lengths)
-        if (
-            self.rotated
-            and (inputs.cosines or inputs.query).shape != (inputs.sines or inputs.query).shape
-        ):
-            _refuse(node, "cosines and sines", inputs.sines or inputs.query)
-
-    def steps(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Elements from one token to the next of queries, keys and values; their first elements."""
-        query, key = self.group * self.heads * self.size, self.heads * self.size
-        if not self.packed:
-            return (query, key, key), (0, 0, 0)
-        return (query + 2 * key,) * 3, (0, query, query + key)
-
-
-def _refuse(node: Node, what: str, x: Operand) -> NoReturn:
-    raise OperandError(
-        f"Operation '{node.name}' ({node.model_kind}) has {what}: an input of shape "
-        f"{list(x.shape)} and type {x.dtype} does not fit."
-    )
 
 
 _INT32: DTypes = frozenset({np.dtype(np.int32)})
@@ -273,40 +166,6 @@ def _present(k: Kit, sizes: Sizes, past: Operand | None, query: Operand) -> Oper
     return present
 
 
-def _options(k: Kit, node: Node, sizes: Sizes, inputs: Inputs) -> dict[str, str | int | None]:
-    """Macros of ``cache_tokens.cl``."""
-    cache, tables = inputs.past_key or inputs.query, inputs.cosines or inputs.query
-    flags = {
-        "TOKEN_HALF": is_half(inputs.query.dtype),
-        "CACHE_HALF": is_half(cache.dtype),
-        "CACHE_CODES": cache.dtype in CODES,
-        "TABLE_HALF": is_half(tables.dtype),
-        "INTERLEAVED": bool(node.attrs.get("rotary_interleaved", 0)),
-        "NVIDIA": k.tuning.limits.is_nvidia,
-    }
-    found: dict[str, str | int | None] = {"SIZE": sizes.size, "ROTATED": sizes.rotated}
-    return found | {name: None for name, on in flags.items() if on}
-
-
-def _tensors(inputs: Inputs) -> tuple[Argument, ...]:
-    """The kernels' ``lengths, total, cosines, sines``; another buffer for tables that are not."""
-    unused = inputs.query
-    return inputs.lengths, inputs.total, inputs.cosines or unused, inputs.sines or unused
-
-
-def _turns(inputs: Inputs) -> Any:
-    """Positions that there are angles for."""
-    return i32(0 if inputs.cosines is None else inputs.cosines.shape[0])
-
-
-def _bias_steps(sizes: Sizes, bias: Operand | None) -> tuple[int, int, int, int]:
-    """Elements of the bias from one row, head and token to the next; how many keys it is for."""
-    if bias is None:
-        return 0, 0, 0, sizes.places
-    rows, heads, tokens, keys = bias.shape
-    return 0 if rows == 1 else heads * tokens * keys, 0 if heads == 1 else tokens * keys, keys, keys
-
-
 def _append(k: Kit, sizes: Sizes, inputs: Inputs, present: tuple[Operand, ...]) -> None:
     """Records that the tokens come into the cache."""
     steps, starts = sizes.steps()
@@ -323,17 +182,17 @@ def _append(k: Kit, sizes: Sizes, inputs: Inputs, present: tuple[Operand, ...]) 
         inputs.key or inputs.query,
         inputs.value or inputs.query,
         *present,
-        *_tensors(inputs),
+        *tensors(inputs),
         FAULT,
         i32(sizes.batch),
         i32(sizes.heads),
         i32(sizes.tokens),
         i32(sizes.places),
-        _turns(inputs),
+        turns(inputs),
         ints(*steps[1:]),
         ints(*starts[1:]),
         i32(len(k.builder.ops)),
-        **_options(k, k.builder.node, sizes, inputs),
+        **token_options(k, k.builder.node, sizes, inputs),
         **flags,
     )
 
@@ -394,30 +253,19 @@ def attend(
         y: The result, (batch, token, features).
         flags: Options of the kernel beside those that follow from the rest.
     """
+    if by_matrix_units(k, node, sizes, inputs, present, y, **flags):
+        return
     cut = _cut(k, sizes)
     steps, starts = sizes.steps()
-    options = _options(k, node, sizes, inputs)
+    options = token_options(k, node, sizes, inputs)
     options |= {"LANES": cut.lanes, "WIDTH": cut.width, "KEYS": cut.keys, "ROWS": cut.rows}
     options |= {"SPLITS": cut.splits, "AT_ONCE": cut.at_once}
-    options |= {"HEADS": sizes.heads, "GROUP": sizes.group}
     if sizes.tokens == 1:
         options["ONE_TOKEN"] = None
-    window, softcap = int(node.attrs.get("local_window_size", -1)), node.number("softcap", 0.0)
-    if window >= 0:
-        options["WINDOW"] = min(window, sizes.places)
-    if softcap:
-        options["SOFTCAP"] = f"{float(np.float32(softcap))!r}f"
-    options |= flags
-    if not node.attrs.get("causal", 1):
-        options["SEES_ALL"] = None
-    if inputs.bias is not None:
-        options["BIASED"] = None
-        if is_half(inputs.bias.dtype):
-            options["BIAS_HALF"] = None
+    options |= score_options(node, sizes, inputs) | flags
     groups = sizes.batch * sizes.heads * math.ceil(sizes.tokens * sizes.group / cut.rows)
     parts = y.size // sizes.size * cut.splits * (sizes.size + 2)
     partial = y if cut.splits == 1 else k.empty((parts,), np.float32)
-    scale = node.number("scale", 0.0) or 1.0 / math.sqrt(sizes.size)
     k.launch(
         "cache_attention.cl",
         "cache_attention",
@@ -426,7 +274,7 @@ def attend(
         inputs.key or inputs.query,
         inputs.value or inputs.query,
         *present,
-        *_tensors(inputs),
+        *tensors(inputs),
         inputs.bias or inputs.query,
         y,
         partial,
@@ -434,11 +282,11 @@ def attend(
         Counters(groups),
         i32(sizes.tokens),
         i32(sizes.places),
-        _turns(inputs),
+        turns(inputs),
         ints(*steps, 0),
         ints(*starts, 0),
-        ints(*_bias_steps(sizes, inputs.bias)),
-        f32(scale),
+        ints(*bias_steps(sizes, inputs.bias)),
+        f32(scale_of(node, sizes)),
         i32(len(k.builder.ops)),
         **options,
     )

@@ -13,7 +13,8 @@ from partita.errors import CompileError, OperandError
 from partita.lowering import Node, Operand
 from partita.lowering.kernel_table import INT64, refused_attribute
 from partita_opencl.emitters.elementwise import convert
-from partita_opencl.emitters.heads.cache_attention import MOST_ELEMENTS, Inputs, Sizes, attend
+from partita_opencl.emitters.heads.cache_attention import attend
+from partita_opencl.emitters.heads.cache_operands import MOST_ELEMENTS, Inputs, Sizes
 from partita_opencl.emitters.operator_table import FLOATS, operator
 from partita_opencl.launches.emitter_kit import Kit
 from partita_opencl.launches.tensor_moves import expand, transpose

@@ -1,0 +1,127 @@
+"""Attention of many new tokens over a cache, for devices with matrix units of halves."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from partita.lowering import Node, Operand
+from partita_opencl.emitters.heads.attention import MOST_ELEMENTS
+from partita_opencl.emitters.heads.cache_operands import (
+    Inputs,
+    Sizes,
+    bias_steps,
+    scale_of,
+    score_options,
+    tensors,
+    token_options,
+    turns,
+)
+from partita_opencl.launches.emitter_kit import Kit, f32, i32, ints, is_half
+from partita_opencl.launches.steps import FAULT
+from partita_opencl.passes.nhwc import UNIT
+
+_ROWS = 16
+"""Queries of a warp."""
+
+_WARPS = 4
+"""Warps of a group."""
+
+_BLOCK, _SHORT_BLOCK, _LONG_HEAD = 64, 32, 64
+"""Keys at a time, and how many where heads have more elements than so many."""
+
+
+def by_matrix_units(
+    k: Kit,
+    node: Node,
+    sizes: Sizes,
+    inputs: Inputs,
+    present: tuple[Operand, ...],
+    y: Operand,
+    **flags: int | None,
+) -> bool:
+    """Records the attention, if it is one for matrix units: of so many tokens that groups are full.
+
+    Args:
+        k: What records.
+        node: The operation; its attributes are those of ``GroupQueryAttention``.
+        sizes: Its sizes.
+        inputs: Its inputs.
+        present: Keys and values, which the new tokens have joined.
+        y: The result, (batch, token, features).
+        flags: Options of the kernel beside those that follow from the rest.
+
+    Returns:
+        Whether it is recorded.
+    """
+    tuning = k.tuning
+    if not (tuning.matrix_units and tuning.limits.is_nvidia) or "APPENDS" in flags:
+        return False
+    if not is_half(inputs.query.dtype) or sizes.size % UNIT or sizes.size > MOST_ELEMENTS:
+        return False
+    groups = sizes.batch * sizes.heads * math.ceil(sizes.tokens * sizes.group / (_WARPS * _ROWS))
+    if sizes.tokens * sizes.group < _ROWS or 4 * groups < tuning.limits.compute_units:
+        return False
+    options = token_options(k, node, sizes, inputs) | score_options(node, sizes, inputs) | flags
+    if not is_half(present[0].dtype):
+        present = _halves(k, sizes, inputs, present, options)
+        options = {name: n for name, n in options.items() if name != "CACHE_CODES"}
+        options["CACHE_HALF"] = None
+    filled = math.ceil(sizes.size / 16) * 16
+    steps, starts = sizes.steps()
+    k.launch(
+        "cache_prompt.cl",
+        "cache_prompt",
+        tuning.groups(groups, _WARPS * 32),
+        inputs.query,
+        *present,
+        *tensors(inputs),
+        inputs.bias or inputs.query,
+        y,
+        FAULT,
+        i32(sizes.batch),
+        i32(sizes.tokens),
+        i32(sizes.places),
+        turns(inputs),
+        ints(steps[0], starts[0]),
+        ints(*bias_steps(sizes, inputs.bias)),
+        f32(scale_of(node, sizes)),
+        i32(len(k.builder.ops)),
+        **options,
+        HD=filled,
+        CHUNKS=1 << (filled // UNIT - 1).bit_length(),
+        WARPS=_WARPS,
+        BLOCK=_SHORT_BLOCK if filled > _LONG_HEAD else _BLOCK,
+    )
+    return True
+
+
+def _halves(
+    k: Kit,
+    sizes: Sizes,
+    inputs: Inputs,
+    present: tuple[Operand, ...],
+    options: dict[str, str | int | None],
+) -> tuple[Operand, ...]:
+    """Keys and values as halves, in memory that is free once the attention is computed."""
+    shape = (sizes.batch, sizes.heads, sizes.places, sizes.size)
+    halves = tuple(k.empty(shape, np.float16) for _ in present)
+    names = ("SIZE", "HEADS", "ROTATED", "CACHE_CODES", "TOLD_BY_LENGTHS")
+    k.launch(
+        "cache_halves.cl",
+        "cache_halves",
+        k.tuning.flat(math.prod(shape) // UNIT),
+        *present,
+        *halves,
+        inputs.lengths,
+        inputs.total,
+        FAULT,
+        i32(sizes.batch),
+        i32(sizes.tokens),
+        i32(sizes.places),
+        turns(inputs),
+        i32(len(k.builder.ops)),
+        **{name: options[name] for name in names if name in options},
+    )
+    return halves
