@@ -7,6 +7,7 @@
 //   ONE_BLOCK  there are at most BLOCK keys
 //   NAN_IS_ZERO  a row without keys is 0
 
+#define TALL 1
 #include "warp_units.cl"
 #include "attention_tiles.cl"
 
@@ -78,13 +79,9 @@ void attention(
   COPY_BLOCK(k_tile[0], k, k_step.z, 0, keys, elements)
   COPY_BLOCK(v_tile[0], v, v_step.z, 0, keys, elements)
 
-  const int row = first_row + warp * 16 + lane / 4;  // and eight below
-  float peak[2] = { NEVER, NEVER }, total[2] = { 0.0f, 0.0f };
-  float out[HD / 8][4];
-  #pragma unroll
-  for (int j = 0; j < HD / 8; j++)
-    #pragma unroll
-    for (int e = 0; e < 4; e++) out[j][e] = 0.0f;
+  const int row = first_row + warp * 16;
+  float peak[ROWS_OF_ITEM], total[ROWS_OF_ITEM], out[TALL * HD / 8][4];
+  start_sums(out, peak, total);
 
   int stage = 0;
   for (int key0 = 0; key0 < keys; key0 += BLOCK, stage ^= 1) {
@@ -99,17 +96,17 @@ void attention(
     float s[BLOCK / 8][4];
     multiply_keys(s, q_tile, k_tile[stage], warp * 16, lane);
     #pragma unroll
-    for (int h = 0; h < 2; h++) {
+    for (int h = 0; h < ROWS_OF_ITEM; h++) {
       #pragma unroll
       for (int j = 0; j < BLOCK / 8; j++)
         #pragma unroll
         for (int e = 0; e < 2; e++) {
           const int key = key0 + COLUMN_OF(j, e);
-          float score = s[j][h * 2 + e] * scale;
+          float score = SCORE_OF(s, h, j, e) * scale;
 #ifdef MASK
-          if (row + h * 8 < rows && key < keys) score += ADDED(row + h * 8, key);
+          if (row + ROW_OF(h) < rows && key < keys) score += ADDED(row + ROW_OF(h), key);
 #endif
-          s[j][h * 2 + e] = key < keys ? score : NEVER;
+          SCORE_OF(s, h, j, e) = key < keys ? score : NEVER;
         }
       take_powers(s, out, peak, total, h);
     }
@@ -120,14 +117,15 @@ void attention(
   }
   ARRIVED(0);
   #pragma unroll
-  for (int h = 0; h < 2; h++) {
-    if (row + h * 8 >= rows) continue;
+  for (int h = 0; h < ROWS_OF_ITEM; h++) {
+    OVER_ROW(total[h], PLUS)
+    if (row + ROW_OF(h) >= rows) continue;
     const float factor = INVERSE(total[h]);
     #pragma unroll
     for (int j = 0; j < HD / 8; j++)
       if (j * 8 < elements)
-        PUT2(y, (size_t)(row + h * 8) * y_step.z + j * 8 + lane % 4 * 2,
-             ((float2)(out[j][h * 2] * factor, out[j][h * 2 + 1] * factor)));
+        PUT2(y, (size_t)(row + ROW_OF(h)) * y_step.z + COLUMN_OF(j, 0),
+             ((float2)(OUT_OF(out, h, j, 0), OUT_OF(out, h, j, 1)) * factor));
   }
 #else
   float out[HD], peak = NEVER, total = 0.0f;

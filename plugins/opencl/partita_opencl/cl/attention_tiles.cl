@@ -1,9 +1,11 @@
-// Attention in tiles by a warp's matrix units: scores of 16 rows with BLOCK keys stay in registers, new
-// maxima scale down what was summed before (Dao et al., FlashAttention, 2022). Rows of a tile in local
-// memory are CHUNKS times 16 bytes, permuted so that ldmatrix reads eight of them from all banks.
+// Attention in tiles by a warp's matrix units: scores of TALL * 16 rows with BLOCK keys stay in
+// registers, new maxima scale down what was summed before (Dao et al., FlashAttention, 2022). Rows of a
+// tile in local memory are CHUNKS times 16 bytes, permuted so that ldmatrix reads eight of them from
+// all banks.
 //
 // To be included behind warp_units.cl. Options: HD  elements of a head, filled up to a multiple of 16
 //   CHUNKS  eights of a row in local memory, a power of two; BLOCK  keys at a time
+//   TALL    16 rows of a warp that share what it loads of keys and values, so many times
 
 #define NEVER (-1e30f)
 
@@ -26,9 +28,13 @@
     v = how(v, other); }
 #define PLUS(a, b) ((a) + (b))
 
-// Item l has rows l / 4 and eight below, of columns l % 4 * 2 and the next in every eight.
-#define ROW_OF(h) (lane / 4 + (h) * 8)
+// Item l has rows l / 4 and eight below of each 16, of columns l % 4 * 2 and the next in every eight.
+#define ROWS_OF_ITEM (TALL * 2)
+#define ROW_OF(h) ((h) / 2 * 16 + (h) % 2 * 8 + lane / 4)
 #define COLUMN_OF(j, e) ((j) * 8 + lane % 4 * 2 + (e))
+// Of row h: scores with BLOCK keys, and HD elements of the result.
+#define SCORE_OF(s, h, j, e) (s)[(h) / 2 * (BLOCK / 8) + (j)][(h) % 2 * 2 + (e)]
+#define OUT_OF(out, h, j, e) (out)[(h) / 2 * (HD / 8) + (j)][(h) % 2 * 2 + (e)]
 
 // Copies of a block's rows from row0 on are under way; those from `rows` on are zeros.
 #define COPY_BLOCK(tile, x, step, row0, rows, elements) { \
@@ -38,75 +44,97 @@
       COPY((tile) + PLACE(r, c), (x) + (size_t)(there ? (row0) + r : 0) * (step) + c * 8, there ? 16 : 0); } \
     COMMIT(); }
 
+// Nothing is summed yet.
+void start_sums(float (*out)[4], float* peak, float* total) {
+  #pragma unroll
+  for (int h = 0; h < ROWS_OF_ITEM; h++) {
+    peak[h] = NEVER;
+    total[h] = 0.0f;
+    #pragma unroll
+    for (int j = 0; j < HD / 8; j++) OUT_OF(out, h, j, 0) = OUT_OF(out, h, j, 1) = 0.0f;
+  }
+}
+
 // s = q k' of a warp's rows, which begin at row `first` of their tile.
 void multiply_keys(
     float (*s)[4], __local const char* q_tile, __local const char* k_tile, const int first,
     const int lane
 ) {
   #pragma unroll
-  for (int j = 0; j < BLOCK / 8; j++)
+  for (int j = 0; j < TALL * BLOCK / 8; j++)
     #pragma unroll
     for (int e = 0; e < 4; e++) s[j][e] = 0.0f;
   #pragma unroll
   for (int c = 0; c < HD / 8; c += 2) {
-    uint a[4];
-    LOAD_FRAGMENTS(a[0], a[1], a[2], a[3], q_tile + PLACE(first + lane % 16, c + lane / 16));
+    uint a[TALL][4];
+    #pragma unroll
+    for (int t = 0; t < TALL; t++)
+      LOAD_FRAGMENTS(a[t][0], a[t][1], a[t][2], a[t][3],
+          q_tile + PLACE(first + t * 16 + lane % 16, c + lane / 16));
     #pragma unroll
     for (int j = 0; j < BLOCK / 8; j += 2) {
       uint b[4];
       const int r = j * 8 + lane / 16 * 8 + lane % 8;
       LOAD_FRAGMENTS(b[0], b[1], b[2], b[3], k_tile + PLACE(r, c + lane / 8 % 2));
-      MULTIPLY(s[j], a, b);
-      MULTIPLY(s[j + 1], a, b + 2);
+      #pragma unroll
+      for (int t = 0; t < TALL; t++) {
+        MULTIPLY(s[t * (BLOCK / 8) + j], a[t], b);
+        MULTIPLY(s[t * (BLOCK / 8) + j + 1], a[t], b + 2);
+      }
     }
   }
 }
 
-// Scores of row h become their powers; what was summed before is scaled down.
-void take_powers(
-    float (*s)[4], float (*out)[4], float* peak, float* total, const int h
-) {
+// Scores of row h become their powers; what was summed before is scaled down. An item sums the powers
+// of its own columns.
+void take_powers(float (*s)[4], float (*out)[4], float* peak, float* total, const int h) {
   float top = peak[h];
   #pragma unroll
   for (int j = 0; j < BLOCK / 8; j++)
     #pragma unroll
-    for (int e = 0; e < 2; e++) top = fmax(top, s[j][h * 2 + e]);
+    for (int e = 0; e < 2; e++) top = fmax(top, SCORE_OF(s, h, j, e));
   OVER_ROW(top, fmax)
-  const float shrink = native_exp2((peak[h] - top) * M_LOG2E_F);
+  const float shrink = native_exp2((peak[h] - top) * M_LOG2E_F), down = -top * M_LOG2E_F;
   peak[h] = top;
-  float sum = 0.0f;
+  total[h] *= shrink;
   #pragma unroll
   for (int j = 0; j < BLOCK / 8; j++)
     #pragma unroll
     for (int e = 0; e < 2; e++) {
-      const float p = native_exp2((s[j][h * 2 + e] - top) * M_LOG2E_F);
-      s[j][h * 2 + e] = p;
-      sum += p;
+      const float power = native_exp2(fma(SCORE_OF(s, h, j, e), M_LOG2E_F, down));
+      SCORE_OF(s, h, j, e) = power;
+      total[h] += power;
     }
-  OVER_ROW(sum, PLUS)
-  total[h] = total[h] * shrink + sum;
   #pragma unroll
-  for (int j = 0; j < HD / 8; j++) {
-    out[j][h * 2] *= shrink;
-    out[j][h * 2 + 1] *= shrink;
-  }
+  for (int j = 0; j < HD / 8; j++)
+    #pragma unroll
+    for (int e = 0; e < 2; e++) OUT_OF(out, h, j, e) *= shrink;
 }
 
 // out += p v
-void multiply_values(
-    float (*out)[4], float (*p)[4], __local const char* v_tile, const int lane
-) {
+void multiply_values(float (*out)[4], float (*p)[4], __local const char* v_tile, const int lane) {
   #pragma unroll
   for (int j = 0; j < BLOCK / 8; j += 2) {
-    const uint a[4] = { pack2(p[j][0], p[j][1]), pack2(p[j][2], p[j][3]),
-                        pack2(p[j + 1][0], p[j + 1][1]), pack2(p[j + 1][2], p[j + 1][3]) };
+    uint a[TALL][4];
+    #pragma unroll
+    for (int t = 0; t < TALL; t++) {
+      const float* left = p[t * (BLOCK / 8) + j];
+      const float* right = p[t * (BLOCK / 8) + j + 1];
+      a[t][0] = pack2(left[0], left[1]);
+      a[t][1] = pack2(left[2], left[3]);
+      a[t][2] = pack2(right[0], right[1]);
+      a[t][3] = pack2(right[2], right[3]);
+    }
     #pragma unroll
     for (int c = 0; c < HD / 8; c += 2) {
       uint b[4];
       const int r = j * 8 + lane % 8 + lane / 8 % 2 * 8;
       LOAD_TRANSPOSED(b[0], b[1], b[2], b[3], v_tile + PLACE(r, c + lane / 16));
-      MULTIPLY(out[c], a, b);
-      MULTIPLY(out[c + 1], a, b + 2);
+      #pragma unroll
+      for (int t = 0; t < TALL; t++) {
+        MULTIPLY(out[t * (HD / 8) + c], a[t], b);
+        MULTIPLY(out[t * (HD / 8) + c + 1], a[t], b + 2);
+      }
     }
   }
 }

@@ -1,7 +1,7 @@
 // Attention of many new tokens over keys and values as halves, which they have joined, by matrix units:
 // softmax(scale * q k') v. Heads of queries that share a head of keys are rows of one work-group, row r
-// being head r % GROUP of them, of token r / GROUP; a group has WARPS * 16 rows and reads keys and
-// values once for all. For NVIDIA's devices.
+// being head r % GROUP of them, of token r / GROUP; a group has WARPS * TALL * 16 rows and reads keys
+// and values once for all. For NVIDIA's devices.
 //
 // Options: those of cache_tokens.cl and attention_tiles.cl; WARPS
 //   HEADS    of keys; GROUP of them of queries share one
@@ -13,7 +13,7 @@
 #include "attention_tiles.cl"
 
 #define ITEMS (WARPS * 32)
-#define GROUP_ROWS (WARPS * 16)
+#define GROUP_ROWS (WARPS * TALL * 16)
 #ifdef BIAS_HALF
 #define BIAS half
 #define GET_BIAS(p, i) GET_HALF(p, i)
@@ -22,10 +22,10 @@
 #define GET_BIAS(p, i) (p)[i]
 #endif
 
-// Eight elements of a query, from d on, turned by their token's position.
+// Eight elements of a query, from d on, turned by their token's position and scaled.
 uint4 turned8(
     __global const half* from, const int d, const int position,
-    __global const TABLE* cosines, __global const TABLE* sines
+    __global const TABLE* cosines, __global const TABLE* sines, const float scale
 ) {
   float own[8], other[8];
   GET_HALF8(own, from, d);
@@ -37,7 +37,7 @@ uint4 turned8(
 #endif
   #pragma unroll
   for (int i = 0; i < 8; i++)
-    own[i] = turned_pair(own[i], other[i], d + i, position, cosines, sines);
+    own[i] = scale * turned_pair(own[i], other[i], d + i, position, cosines, sines);
   return (uint4)(pack2(own[0], own[1]), pack2(own[2], own[3]), pack2(own[4], own[5]),
       pack2(own[6], own[7]));
 }
@@ -81,8 +81,6 @@ void cache_prompt(
 #else
   const int begin = 0;
 #endif
-  // Keys and values of a block are two groups of copies: products with keys start before the values
-  // are there.
   COPY_BLOCK(k_tile[0], keys, SIZE, begin, end, SIZE)
   COPY_BLOCK(v_tile[0], values, SIZE, begin, end, SIZE)
   for (int i = tid; i < GROUP_ROWS * (HD / 8); i += ITEMS) {
@@ -92,75 +90,82 @@ void cache_prompt(
     if (token < valid && c * 8 < SIZE) {
       __global const half* from = q + ((size_t)row * tokens + token) * step.x + step.y +
                                   (head * GROUP + of_group) * SIZE;
-      query = turned8(from, c * 8, before + token, cosines, sines);
+      query = turned8(from, c * 8, before + token, cosines, sines, scale);
     }
     *(__local uint4*)(q_tile + PLACE(r, c)) = query;
   }
 
-  float peak[2] = { NEVER, NEVER }, sum[2] = { 0.0f, 0.0f };
-  float out[HD / 8][4];
-  #pragma unroll
-  for (int j = 0; j < HD / 8; j++)
-    #pragma unroll
-    for (int e = 0; e < 4; e++) out[j][e] = 0.0f;
+  float peak[ROWS_OF_ITEM], sum[ROWS_OF_ITEM], out[TALL * HD / 8][4];
+  start_sums(out, peak, sum);
 
   int stage = 0;
   for (int key0 = begin; key0 < end; key0 += BLOCK, stage ^= 1) {
-    barrier(CLK_LOCAL_MEM_FENCE);  // the other stage is read no more
+    ARRIVED(0);
+    barrier(CLK_LOCAL_MEM_FENCE);  // this stage is there for all, and the other one is read no more
     COPY_BLOCK(k_tile[stage ^ 1], keys, SIZE, key0 + BLOCK, end, SIZE)
     COPY_BLOCK(v_tile[stage ^ 1], values, SIZE, key0 + BLOCK, end, SIZE)
-    ARRIVED(3);  // groups of copies for this block's values and the next block may be under way
-    barrier(CLK_LOCAL_MEM_FENCE);
-    float s[BLOCK / 8][4];
-    multiply_keys(s, q_tile, k_tile[stage], warp * 16, lane);
+    float s[TALL * BLOCK / 8][4];
+    multiply_keys(s, q_tile, k_tile[stage], warp * TALL * 16, lane);
+    // Whether all rows see all keys of the block, so that scores are taken as they are.
+    bool all_seen = key0 + BLOCK <= end;
+#ifndef SEES_ALL
+    all_seen = all_seen && key0 + BLOCK - 1 <= before + first / GROUP;
+#endif
+#ifdef WINDOW
+    all_seen = all_seen && key0 > before + (first + GROUP_ROWS - 1) / GROUP - WINDOW;
+#endif
+#if defined(SOFTCAP) || defined(BIASED)
+    all_seen = false;
+#endif
     #pragma unroll
-    for (int h = 0; h < 2; h++) {
-      const int r = first + warp * 16 + ROW_OF(h), here = before + r / GROUP;
+    for (int h = 0; h < ROWS_OF_ITEM; h++) {
+      const int r = first + warp * TALL * 16 + ROW_OF(h), here = before + r / GROUP;
 #ifdef BIASED
       const size_t bias_row =
           (size_t)row * bias_step.x + (size_t)(head * GROUP + r % GROUP) * bias_step.y +
           (size_t)min(r / GROUP, tokens - 1) * bias_step.z;
 #endif
-      #pragma unroll
-      for (int j = 0; j < BLOCK / 8; j++)
+      if (!all_seen) {
         #pragma unroll
-        for (int e = 0; e < 2; e++) {
-          const int place = key0 + COLUMN_OF(j, e);
-          float score = s[j][h * 2 + e] * scale;
-          bool sees = place < end;
+        for (int j = 0; j < BLOCK / 8; j++)
+          #pragma unroll
+          for (int e = 0; e < 2; e++) {
+            const int place = key0 + COLUMN_OF(j, e);
+            float score = SCORE_OF(s, h, j, e);
+            bool sees = place < end;
 #ifndef SEES_ALL
-          sees = sees && place <= here;
+            sees = sees && place <= here;
 #endif
 #ifdef WINDOW
-          sees = sees && place > here - WINDOW;
+            sees = sees && place > here - WINDOW;
 #endif
 #ifdef SOFTCAP
-          score = SOFTCAP * tanh_of(score / SOFTCAP);
+            score = SOFTCAP * tanh_of(score / SOFTCAP);
 #endif
 #ifdef BIASED
-          if (sees) score += GET_BIAS(bias, bias_row + place);
+            if (sees) score += GET_BIAS(bias, bias_row + place);
 #endif
-          s[j][h * 2 + e] = sees ? score : -INFINITY;
-        }
+            SCORE_OF(s, h, j, e) = sees ? score : -INFINITY;
+          }
+      }
       take_powers(s, out, peak, sum, h);
     }
-    ARRIVED(2);
-    barrier(CLK_LOCAL_MEM_FENCE);
     multiply_values(out, s, v_tile[stage], lane);
   }
   ARRIVED(0);
   #pragma unroll
-  for (int h = 0; h < 2; h++) {
-    const int r = first + warp * 16 + ROW_OF(h), token = r / GROUP;
+  for (int h = 0; h < ROWS_OF_ITEM; h++) {
+    OVER_ROW(sum[h], PLUS)
+    const int r = first + warp * TALL * 16 + ROW_OF(h), token = r / GROUP;
     if (token >= tokens) continue;
     const bool is_zero = sum[h] == 0.0f || token >= valid;
     const float factor = 1.0f / sum[h];
-    const size_t result =
-        (((size_t)row * tokens + token) * HEADS + head) * GROUP + r % GROUP;
+    const size_t result = (((size_t)row * tokens + token) * HEADS + head) * GROUP + r % GROUP;
     #pragma unroll
     for (int j = 0; j < HD / 8; j++)
       if (j * 8 < SIZE)
         PUT_HALF2(y, result * SIZE + COLUMN_OF(j, 0),
-            (is_zero ? (float2)(0.0f) : (float2)(out[j][h * 2], out[j][h * 2 + 1]) * factor));
+            (is_zero ? (float2)(0.0f)
+                     : (float2)(OUT_OF(out, h, j, 0), OUT_OF(out, h, j, 1)) * factor));
   }
 }

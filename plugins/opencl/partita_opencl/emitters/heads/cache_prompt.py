@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from partita.lowering import Node, Operand
+from partita.lowering.shapes.symbolic_size import evaluated, settled
 from partita_opencl.emitters.heads.attention import MOST_ELEMENTS
 from partita_opencl.emitters.heads.cache_operands import (
     Inputs,
@@ -27,6 +28,9 @@ _ROWS = 16
 
 _WARPS = 4
 """Warps of a group."""
+
+_TALL = 2
+"""How many times so many a warp has where there are groups enough: they share what it loads."""
 
 _BLOCK, _SHORT_BLOCK, _LONG_HEAD = 64, 32, 64
 """Keys at a time, and how many where heads have more elements than so many."""
@@ -60,15 +64,22 @@ def by_matrix_units(
         return False
     if not is_half(inputs.query.dtype) or sizes.size % UNIT or sizes.size > MOST_ELEMENTS:
         return False
-    groups = sizes.batch * sizes.heads * math.ceil(sizes.tokens * sizes.group / (_WARPS * _ROWS))
-    if sizes.tokens * sizes.group < _ROWS or 4 * groups < tuning.limits.compute_units:
+    heads, rows, units = (
+        sizes.batch * sizes.heads,
+        sizes.tokens * sizes.group,
+        tuning.limits.compute_units,
+    )
+    groups = heads * math.ceil(rows / (_WARPS * _ROWS))
+    if rows < _ROWS or 4 * groups < units:
         return False
+    filled = math.ceil(sizes.size / 16) * 16
+    tall = settled(evaluated(_tall, heads, rows, units)) if filled <= _LONG_HEAD else 1
+    groups = heads * math.ceil(rows / (_WARPS * _ROWS * tall))
     options = token_options(k, node, sizes, inputs) | score_options(node, sizes, inputs) | flags
     if not is_half(present[0].dtype):
         present = _halves(k, sizes, inputs, present, options)
         options = {name: n for name, n in options.items() if name != "CACHE_CODES"}
         options["CACHE_HALF"] = None
-    filled = math.ceil(sizes.size / 16) * 16
     steps, starts = sizes.steps()
     k.launch(
         "cache_prompt.cl",
@@ -92,9 +103,16 @@ def by_matrix_units(
         HD=filled,
         CHUNKS=1 << (filled // UNIT - 1).bit_length(),
         WARPS=_WARPS,
+        TALL=tall,
         BLOCK=_SHORT_BLOCK if filled > _LONG_HEAD else _BLOCK,
     )
     return True
+
+
+def _tall(heads: int, rows: int, units: int) -> int:
+    """How many times 16 rows a warp has."""
+    groups = heads * math.ceil(rows / (_WARPS * _ROWS * _TALL))
+    return _TALL if groups >= 2 * units else 1
 
 
 def _halves(
