@@ -26,8 +26,8 @@ from cpu_peers import load
 from onnx import numpy_helper
 
 from partita.cli.output import format_table
+from partita_cpu.gemm.arithmetic import Arithmetic
 from partita_cpu.gemm.error_model import excess, predicted_error
-from partita_cpu.gemm.tile_kernels import Arithmetic
 
 Array = np.ndarray[Any, Any]
 

@@ -31,7 +31,7 @@ from cpu_networks import BUILT, Feeds
 from cpu_peers import Call, Results, largest_error, load, take_turns
 
 import partita
-from partita_cpu.gemm.tile_kernels import Arithmetic
+from partita_cpu.gemm.arithmetic import Arithmetic
 from partita_cpu.jit.isa import isa
 
 MODELS = (*BUILT, "zoo:minilm-l3", "zoo:ppocr-rec")

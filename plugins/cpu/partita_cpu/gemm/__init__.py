@@ -2,6 +2,7 @@
 
 The structure is that of BLIS, for ``y = activation(x * w + bias + residual)``:
 
+- `arithmetic` names the element types of factors and sums;
 - `packing` stores weights in the order in which tile kernels read them, once per compiled model;
 - `blocking` decides the sizes: a plan, and the table of integers (`tile_fields`) that loops read;
 - `macrokernel` has the loops: a thread's share of the result, its panels (rows of the input that

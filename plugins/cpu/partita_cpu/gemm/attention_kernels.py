@@ -7,8 +7,9 @@ import functools
 import numpy as np
 
 from partita.lowering import Array
+from partita_cpu.gemm.arithmetic import tile_columns
 from partita_cpu.gemm.tile_fields import STEP
-from partita_cpu.gemm.tile_kernels import NARROW_ROWS, SLOTS, configure_tiles, tile_columns
+from partita_cpu.gemm.tile_kernels import NARROW_ROWS, SLOTS, configure_tiles
 from partita_cpu.jit import llvm_kernel
 from partita_cpu.llvm.attention import attend, attend_few
 from partita_cpu.llvm.attention.attend_few import Elements

@@ -11,8 +11,9 @@ from typing import NamedTuple
 import numpy as np
 
 from partita.lowering import Array, Builder, Operand
+from partita_cpu.gemm.arithmetic import Arithmetic, tile_columns, tile_rows
 from partita_cpu.gemm.precision_policy import PrecisionPolicy
-from partita_cpu.gemm.tile_kernels import NARROW, Arithmetic, tile_columns, tile_kernels, tile_rows
+from partita_cpu.gemm.tile_kernels import NARROW, tile_kernels
 from partita_cpu.jit.intrinsics.address_call import address, call_narrow, call_tile
 from partita_cpu.jit.kernel_definition import Effort
 from partita_cpu.jit.loop_kernel import loop

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from partita_cpu.gemm.tile_kernels import Arithmetic
+from partita_cpu.gemm.arithmetic import Arithmetic
 
 
 class Fit(NamedTuple):

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from partita.lowering import Array
 from partita.properties.hint import ExecutionMode
+from partita_cpu.gemm.arithmetic import Arithmetic, on_tiles
 from partita_cpu.gemm.blocking.problem import Images
 from partita_cpu.gemm.deferred_packing import DeferredWeights
 from partita_cpu.gemm.error_model import excess
 from partita_cpu.gemm.packing.weights import rounds_to_infinity
-from partita_cpu.gemm.tile_kernels import Arithmetic, on_tiles
 from partita_cpu.jit.isa import VARIABLE, architecture, detected
 from partita_cpu.llvm.levels import CHAINS, Level
 from partita_cpu.llvm.tiles.dot_unpacked import BLOCK_BITS, longest_unit

@@ -14,6 +14,7 @@ from partita.lowering.fusion.stored_weights import graphs_of
 from partita.lowering.graph import Graph
 from partita.lowering.shapes.symbolic_size import holds_sizes
 from partita.lowering.transformed_weights import Form
+from partita_cpu.gemm.arithmetic import Arithmetic, on_tiles
 from partita_cpu.gemm.blocking.left_matrix import Source
 from partita_cpu.gemm.blocking.plan import Plan, plan
 from partita_cpu.gemm.blocking.problem import PLAIN, Images, Storage
@@ -36,7 +37,7 @@ from partita_cpu.gemm.product_records import (
     TileContext,
 )
 from partita_cpu.gemm.tile_fields import PANEL_UNITS
-from partita_cpu.gemm.tile_kernels import Arithmetic, on_tiles, packed_lhs_kernels, tile_kernels
+from partita_cpu.gemm.tile_kernels import packed_lhs_kernels, tile_kernels
 from partita_cpu.machine_model import MachineModel
 from partita_cpu.threads.claims import LINE
 from partita_cpu.threads.thread_memory import thread_memory

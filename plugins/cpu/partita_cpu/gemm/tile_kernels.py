@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import enum
 import functools
 
 import numpy as np
 
 from partita.lowering import ActivationCode, Array
+from partita_cpu.gemm.arithmetic import MAX_ROWS, Arithmetic, on_tiles
 from partita_cpu.gemm.tile_fields import STEP
 from partita_cpu.jit import llvm_kernel
 from partita_cpu.jit.dispatch import unit_address
@@ -24,9 +24,6 @@ from partita_cpu.llvm.tiles.dot_blocks import Variant, Zeros, row_counts
 from partita_cpu.llvm.tiles.dot_int8 import PART, most_rows
 from partita_cpu.llvm.tiles.dot_unpacked import Factors
 from partita_cpu.scalar.activations import activate_floats
-
-MAX_ROWS = 32
-"""Rows of the largest tile of any arithmetic."""
 
 (
     EPILOGUE,  # finishes sums that are stored in a tile
@@ -61,67 +58,6 @@ SLOTS = WIDEN + 1
 """Places of the array."""
 
 
-class Arithmetic(enum.IntEnum):
-    """What products are computed in; the numbers are known to the drivers."""
-
-    F32 = 0
-    BF16 = 1
-    BF16X3 = 2
-    BF16X6 = 3
-    F16 = 4
-    F16_SPLIT = 5  # float16 as sums of two bfloat16, which hold all of its bits
-    F32_BY_F16 = 6  # float32, by weights that are float16 and stay so in memory
-    F32_BY_BF16 = 7  # the same in bfloat16
-
-    @property
-    def in_bfloat16(self) -> bool:
-        """Whether factors are laid out as bfloat16."""
-        return self is not Arithmetic.F16 and not self.in_float32
-
-    @property
-    def in_float32(self) -> bool:
-        """Whether both factors and sums are float32 when they are multiplied."""
-        return self in (Arithmetic.F32, Arithmetic.F32_BY_F16, Arithmetic.F32_BY_BF16)
-
-    @property
-    def element_bytes(self) -> int:
-        """Bytes of an element of one plane of what is laid out."""
-        return 2 if self.in_bfloat16 else 4
-
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of a packed weight, of one plane."""
-        return 4 if self is Arithmetic.F32 else 2
-
-    @property
-    def widened_bytes(self) -> int:
-        """Bytes of a weight in the nearest cache, of one plane."""
-        return 2 if self.in_bfloat16 else 4
-
-    @property
-    def planes(self) -> int:
-        """In how many parts an element is stored."""
-        return _PLANES.get(self, 1)
-
-    def exec_type(self, level: Level) -> str:
-        """What profiles call it."""
-        name = self.name.lower().removesuffix("_split")
-        return f"{'amx' if on_tiles(level, self) else level.vectors}_{name}"
-
-
-_PLANES = {Arithmetic.BF16X3: 2, Arithmetic.BF16X6: 3, Arithmetic.F16_SPLIT: 2}
-
-
-def on_tiles(level: Level, arithmetic: Arithmetic) -> bool:
-    """Whether tile registers compute it.
-
-    Args:
-        level: The instruction set.
-        arithmetic: How products are computed.
-    """
-    return level.tiles and arithmetic.in_bfloat16
-
-
 @functools.cache
 def _config(step: int) -> Array:
     return np.frombuffer(tile_config(step), np.uint8).copy()
@@ -132,21 +68,6 @@ def configure_tiles(table: Array, level: Level, step: int) -> None:
     known = llvm_kernel.addresses(level)
     table[CONFIGURE], table[RELEASE] = known["configure"], known["release"]
     table[CONFIG] = _config(step).ctypes.data
-
-
-def tile_columns(level: Level) -> int:
-    """Columns of a tile."""
-    return 2 * level.lanes
-
-
-def tile_rows(level: Level, arithmetic: Arithmetic) -> int:
-    """Most rows of a tile.
-
-    Args:
-        level: The instruction set.
-        arithmetic: How products are computed.
-    """
-    return MAX_ROWS if on_tiles(level, arithmetic) else level.rows
 
 
 @functools.cache

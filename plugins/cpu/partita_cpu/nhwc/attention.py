@@ -14,18 +14,13 @@ import numpy as np
 
 from partita.lowering import Array, Builder
 from partita.lowering.shapes.symbolic_size import integer
+from partita_cpu.gemm.arithmetic import Arithmetic, tile_columns
 from partita_cpu.gemm.batched import PACKED_SHARE
 from partita_cpu.gemm.packing.kernels import PARTS, PIECE, PLACES, PackingRoom, pack_units
 from partita_cpu.gemm.packing.packing_table import BLOCKS
 from partita_cpu.gemm.packing.packing_table import ROWS as PACKED_ROWS
 from partita_cpu.gemm.precision_policy import PrecisionPolicy, native_policy
-from partita_cpu.gemm.tile_kernels import (
-    FIRST,
-    NARROW,
-    Arithmetic,
-    tile_columns,
-    tile_kernels,
-)
+from partita_cpu.gemm.tile_kernels import FIRST, NARROW, tile_kernels
 from partita_cpu.jit.intrinsics.address_array import floats_at, integers_at, shorts_at
 from partita_cpu.jit.intrinsics.address_call import address, call_narrow, call_tile
 from partita_cpu.jit.loop_kernel import loop

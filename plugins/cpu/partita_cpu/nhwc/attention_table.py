@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from partita.lowering import Array, Operand
 from partita.lowering.shapes.symbolic_size import evaluated, integers
+from partita_cpu.gemm.arithmetic import Arithmetic, tile_columns, tile_rows
 from partita_cpu.gemm.packing.kernels import PARTS, PIECE, PLACES
 from partita_cpu.gemm.packing.packing_table import FIELDS, matrix_table
-from partita_cpu.gemm.tile_kernels import Arithmetic, tile_columns, tile_rows
 from partita_cpu.jit.deferred_numba import register_jitable
 from partita_cpu.jit.record_arguments import KernelArray
 from partita_cpu.llvm.levels import Level

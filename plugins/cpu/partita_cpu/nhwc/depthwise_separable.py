@@ -7,6 +7,7 @@ second one read, in their arithmetic. So it stays in the cache, and nothing is c
 from __future__ import annotations
 
 from partita.lowering import Array
+from partita_cpu.gemm.arithmetic import Arithmetic
 from partita_cpu.gemm.macrokernel.panel_loop import multiply_panel
 from partita_cpu.gemm.product_records import (
     ALL_TILES,
@@ -31,7 +32,7 @@ from partita_cpu.gemm.tile_fields import (
     THREAD_BYTES,
     UNITS,
 )
-from partita_cpu.gemm.tile_kernels import CONFIG, CONFIGURE, RELEASE, Arithmetic
+from partita_cpu.gemm.tile_kernels import CONFIG, CONFIGURE, RELEASE
 from partita_cpu.jit.intrinsics.address_call import address, call_plain
 from partita_cpu.jit.kernel_definition import Effort
 from partita_cpu.jit.loop_kernel import loop

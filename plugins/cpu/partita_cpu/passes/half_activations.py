@@ -17,9 +17,9 @@ import numpy as np
 from partita.lowering import ActivationCode, Graph, Node, Value
 from partita.lowering.nhwc.conversion import DOMAIN, Shapes
 from partita.model.model import is_static
+from partita_cpu.gemm.arithmetic import Arithmetic
 from partita_cpu.gemm.fused_activation import bounds_of, has_kernel, needs_pass
 from partita_cpu.gemm.precision_policy import PrecisionPolicy
-from partita_cpu.gemm.tile_kernels import Arithmetic
 from partita_cpu.kernels.attention.heads_in_place import HEADS
 from partita_cpu.kernels.linalg.rounded_rows import ROWS
 from partita_cpu.kernels.nhwc.placement import SLICES

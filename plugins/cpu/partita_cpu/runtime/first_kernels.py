@@ -12,12 +12,13 @@ from collections.abc import Iterator
 import numpy as np
 
 from partita.lowering import Graph, Node
+from partita_cpu.gemm.arithmetic import Arithmetic
 from partita_cpu.gemm.macrokernel import product_loop
 from partita_cpu.gemm.packed_lhs import product
 from partita_cpu.gemm.packing import kernels as packing
 from partita_cpu.gemm.precision_policy import PrecisionPolicy
 from partita_cpu.gemm.product_steps import BY_STORED, reads_stored
-from partita_cpu.gemm.tile_kernels import STORED_PARTS, Arithmetic
+from partita_cpu.gemm.tile_kernels import STORED_PARTS
 from partita_cpu.jit import compile_pool, disk_cache
 from partita_cpu.jit.dispatch import available, order
 from partita_cpu.jit.llvm_kernel import level_job

@@ -6,10 +6,10 @@ import numpy as np
 
 from partita.lowering import Builder, Operand
 from partita.lowering.transformed_weights import Form
+from partita_cpu.gemm.arithmetic import tile_columns
 from partita_cpu.gemm.precision_policy import PrecisionPolicy
 from partita_cpu.gemm.product_records import InputScaling
 from partita_cpu.gemm.product_steps import LinearStep, product_of
-from partita_cpu.gemm.tile_kernels import tile_columns
 from partita_cpu.winograd.point_weights import recovery, transform, transformed_size
 from partita_cpu.winograd.tile_loop import WinogradContext, filter_tiles
 from partita_cpu.winograd.tile_plan import (

@@ -15,10 +15,10 @@ import numpy as np
 
 from partita.lowering import Array
 from partita.lowering.shapes.symbolic_size import evaluated, integer, integers
+from partita_cpu.gemm.arithmetic import Arithmetic
 from partita_cpu.gemm.blocking.plan import Plan, plan
 from partita_cpu.gemm.blocking.problem import Images, Storage
 from partita_cpu.gemm.tile_fields import ZERO_BYTES
-from partita_cpu.gemm.tile_kernels import Arithmetic
 from partita_cpu.jit import llvm_kernel
 from partita_cpu.llvm.images.winograd import pixels_of
 from partita_cpu.llvm.levels import Level

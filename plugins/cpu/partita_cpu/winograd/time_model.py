@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from partita.lowering.shapes.symbolic_size import evaluated, holds_sizes, present, settled
+from partita_cpu.gemm.arithmetic import Arithmetic, tile_columns
 from partita_cpu.gemm.blocking.problem import Images
-from partita_cpu.gemm.tile_kernels import Arithmetic, tile_columns
 from partita_cpu.llvm.images.winograd import POINTS, TAPS, pixels_of
 from partita_cpu.machine_model import MachineModel
 

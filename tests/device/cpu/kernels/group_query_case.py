@@ -11,8 +11,8 @@ from onnx.reference import ReferenceEvaluator
 from single_op import model_of, normal, run_shared
 
 from partita.lowering import Specializer, Target, lower_proto
+from partita_cpu.gemm.arithmetic import Arithmetic
 from partita_cpu.gemm.precision_policy import PrecisionPolicy
-from partita_cpu.gemm.tile_kernels import Arithmetic
 from partita_cpu.kernels.operator_table import emitter_for
 from partita_cpu.machine_model import MachineModel
 from partita_cpu.runtime import bound_program

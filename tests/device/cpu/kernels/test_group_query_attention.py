@@ -11,7 +11,7 @@ from single_op import model_of, normal
 
 from partita.errors import CompileError, InputError
 from partita.lowering import Specializer, Target, lower_proto
-from partita_cpu.gemm.tile_kernels import Arithmetic
+from partita_cpu.gemm.arithmetic import Arithmetic
 from partita_cpu.kernels.attention.cache_append import (
     Caches,
     RotatedQueries,

@@ -13,8 +13,8 @@ from single_op import model_of, run_shared
 import partita
 from partita.errors import UnsupportedOpError
 from partita.lowering import Specializer, Target, lower_proto
+from partita_cpu.gemm.arithmetic import Arithmetic
 from partita_cpu.gemm.precision_policy import PrecisionPolicy
-from partita_cpu.gemm.tile_kernels import Arithmetic
 from partita_cpu.jit import isa
 from partita_cpu.kernels.operator_table import emitter_for
 from partita_cpu.machine_model import MachineModel

@@ -9,8 +9,8 @@ import pytest
 from cpu_levels import float_levels
 
 from partita.system.cache_sizes import CacheSizes
+from partita_cpu.gemm.arithmetic import Arithmetic
 from partita_cpu.gemm.product_records import gate_word
-from partita_cpu.gemm.tile_kernels import Arithmetic
 from partita_cpu.jit import isa
 from partita_cpu.llvm.levels import Level
 from partita_cpu.threads.claims import ALL_TAKEN, LINE

@@ -5,10 +5,10 @@ from __future__ import annotations
 import enum
 from typing import Any
 
+from partita_cpu.gemm.arithmetic import Arithmetic, on_tiles, tile_columns, tile_rows
 from partita_cpu.gemm.blocking.problem import Images, Storage
 from partita_cpu.gemm.blocking.weight_pieces import FEW_ROWS, piece_bytes
 from partita_cpu.gemm.tile_fields import COLUMNS, DIRECT, HALO, PAIR, STEP
-from partita_cpu.gemm.tile_kernels import Arithmetic, on_tiles, tile_columns, tile_rows
 from partita_cpu.machine_model import LINE_BYTES, SET_BYTES, MachineModel
 
 LONG_LINE = 14

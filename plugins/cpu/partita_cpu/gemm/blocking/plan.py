@@ -13,6 +13,7 @@ import numpy as np
 from partita.lowering import Array
 from partita.lowering.shapes.symbolic_size import evaluated, integer, integers
 from partita_cpu.gemm import tile_fields as fields
+from partita_cpu.gemm.arithmetic import Arithmetic, tile_columns
 from partita_cpu.gemm.blocking.left_matrix import LeftMatrix, Source
 from partita_cpu.gemm.blocking.panels import (
     column_tiles,
@@ -23,7 +24,6 @@ from partita_cpu.gemm.blocking.panels import (
 from partita_cpu.gemm.blocking.problem import PLAIN, Images, Storage
 from partita_cpu.gemm.blocking.weight_pieces import FEW_ROWS, piece_bytes, pieces_of_run
 from partita_cpu.gemm.tile_fields import STEP, THREAD_BYTES, TILE_BYTES, ZERO_BYTES
-from partita_cpu.gemm.tile_kernels import Arithmetic, tile_columns
 from partita_cpu.llvm.levels import Level
 from partita_cpu.machine_model import MachineModel
 from partita_cpu.threads.thread_memory import room_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from partita_cpu.gemm.tile_kernels import Arithmetic, on_tiles
+from partita_cpu.gemm.arithmetic import Arithmetic, on_tiles
 from partita_cpu.machine_model import MachineModel
 
 PIECE_SHARE = 3 / 4

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from partita.lowering import Array
+from partita_cpu.gemm.arithmetic import Arithmetic
 from partita_cpu.gemm.input_panel import line_bytes
 from partita_cpu.gemm.macrokernel.padding_taps import edge_taps, taps_inside
 from partita_cpu.gemm.macrokernel.tile_epilogue import finish_rows, result_addresses
@@ -52,15 +53,7 @@ from partita_cpu.gemm.tile_fields import (
     Y_PITCH,
     ZERO_BYTES,
 )
-from partita_cpu.gemm.tile_kernels import (
-    ACTIVATE,
-    CONFIGURE,
-    EPILOGUE,
-    FIRST,
-    WIDE,
-    WIDEN,
-    Arithmetic,
-)
+from partita_cpu.gemm.tile_kernels import ACTIVATE, CONFIGURE, EPILOGUE, FIRST, WIDE, WIDEN
 from partita_cpu.jit.intrinsics.address_array import floats_at
 from partita_cpu.jit.intrinsics.address_call import (
     call_activate,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from partita.lowering import Builder, Operand
+from partita_cpu.gemm.arithmetic import Arithmetic
 from partita_cpu.gemm.packed_lhs.packed_lhs_table import packed_lhs_size
 from partita_cpu.gemm.packed_lhs.product import pack_lhs
-from partita_cpu.gemm.tile_kernels import Arithmetic
 
 _TILES, _ONLY_TILES = "tiles", "only tiles"
 """What tiles of an operand are known by, and that its rows are not there."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from partita_cpu.gemm.arithmetic import Arithmetic, tile_columns
 from partita_cpu.gemm.tile_fields import STEP as WHOLE_STEP
-from partita_cpu.gemm.tile_kernels import Arithmetic, tile_columns
 from partita_cpu.jit import llvm_kernel
 from partita_cpu.llvm.copies.transpose_block import SIDE
 from partita_cpu.llvm.levels import Level

@@ -11,13 +11,13 @@ from partita.lowering import Array
 from partita.system.array_conversion import converted
 from partita.system.large_pages import lasting_bytes
 from partita.system.memory_map import give_back
+from partita_cpu.gemm.arithmetic import Arithmetic
 from partita_cpu.gemm.blocking.plan import Plan
 from partita_cpu.gemm.packing.kernels import largest_bits, pack_halves
 from partita_cpu.gemm.packing.packing_calls import Job, pack_all
 from partita_cpu.gemm.packing.packing_table import Table, kernel_addresses
 from partita_cpu.gemm.tile_fields import PAIR
 from partita_cpu.gemm.tile_fields import STEP as WHOLE_STEP
-from partita_cpu.gemm.tile_kernels import Arithmetic
 from partita_cpu.scalar.subnormal import flushed_array
 from partita_cpu.threads.step_team import team_of
 

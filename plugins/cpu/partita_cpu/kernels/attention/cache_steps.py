@@ -8,9 +8,9 @@ import numpy as np
 
 from partita.lowering import Builder, Operand
 from partita.lowering.shapes.symbolic_size import Number, evaluated, integers, settled
+from partita_cpu.gemm.arithmetic import Arithmetic
 from partita_cpu.gemm.attention_kernels import attention_kernels, few_query_kernels
 from partita_cpu.gemm.precision_policy import native_policy
-from partita_cpu.gemm.tile_kernels import Arithmetic
 from partita_cpu.kernels.attention.cache_attention import attend_kernel, scratch_floats
 from partita_cpu.kernels.attention.cache_blocks import Cache, Results, Terms, join_parts
 from partita_cpu.kernels.attention.cache_decode import Kernels, decode_floats, decode_kernel

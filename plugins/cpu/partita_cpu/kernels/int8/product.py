@@ -18,10 +18,7 @@ from partita.lowering import Array, Builder, Operand
 from partita.lowering.transformed_weights import Form
 from partita.system.processors import usable_processors
 from partita_cpu.gemm.precision_policy import PrecisionPolicy
-from partita_cpu.gemm.tile_kernels import (
-    byte_exec_type,
-    byte_kernels,
-)
+from partita_cpu.gemm.tile_kernels import byte_exec_type, byte_kernels
 from partita_cpu.kernels.int8.byte_tiles import (
     CHUNK,
     FEW,

@@ -10,16 +10,14 @@ import numpy as np
 
 from partita.lowering import Array, Builder, Operand
 from partita.system.processors import usable_processors
+from partita_cpu.gemm.arithmetic import Arithmetic, tile_columns, tile_rows
 from partita_cpu.gemm.precision_policy import PrecisionPolicy, native_policy
 from partita_cpu.gemm.product_steps import BY_STORED
 from partita_cpu.gemm.tile_kernels import (
-    Arithmetic,
     block_exec_type,
     block_kernels,
     quad_kernels,
-    tile_columns,
     tile_kernels,
-    tile_rows,
     unpacked_kernels,
 )
 from partita_cpu.kernels.mixture.expert_loops import (

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from partita.lowering import Builder
+from partita_cpu.gemm.arithmetic import Arithmetic
 from partita_cpu.gemm.blocking.left_matrix import Source
 from partita_cpu.gemm.blocking.plan import plan
 from partita_cpu.gemm.precision_policy import PrecisionPolicy
 from partita_cpu.gemm.product_steps import LinearStep, emit_product
-from partita_cpu.gemm.tile_kernels import Arithmetic
 from partita_cpu.llvm.tiles.fma_groups import GROUPS
 
 ROUNDED = 8

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from partita.lowering import Builder
+from partita_cpu.gemm.arithmetic import Arithmetic
 from partita_cpu.gemm.blocking.left_matrix import Source
 from partita_cpu.gemm.blocking.plan import plan
 from partita_cpu.gemm.blocking.problem import Images, Storage
@@ -18,7 +19,6 @@ from partita_cpu.gemm.packing.weights import packed_size
 from partita_cpu.gemm.precision_policy import PrecisionPolicy
 from partita_cpu.gemm.product_steps import LinearStep, emit_in_parts, equal_parts
 from partita_cpu.gemm.tile_fields import PANEL_UNITS
-from partita_cpu.gemm.tile_kernels import Arithmetic
 from partita_cpu.kernels.nhwc.row_groups import adds_in_float32
 
 ENOUGH_PIXELS = 96

@@ -8,9 +8,10 @@ import numpy as np
 
 from partita.lowering import Array, Builder, Operand
 from partita.lowering.geometry.windows import Window, count_places
+from partita_cpu.gemm.arithmetic import Arithmetic
 from partita_cpu.gemm.fused_activation import activation_kernel, epilogue_of, has_kernel, needs_pass
 from partita_cpu.gemm.product_steps import LinearOp
-from partita_cpu.gemm.tile_kernels import Arithmetic, window_kernels
+from partita_cpu.gemm.tile_kernels import window_kernels
 from partita_cpu.kernels.nhwc.placement import HALF, Place, choice_of
 from partita_cpu.nhwc.channel_slice import ChannelSlice
 from partita_cpu.nhwc.depthwise_direct import (

@@ -19,11 +19,11 @@ from partita.lowering import Array, Builder
 from partita.lowering.geometry.boxes import Box, strides_of
 from partita.lowering.shapes.symbolic_size import Size, evaluated, settled
 from partita.lowering.transformed_weights import Form
+from partita_cpu.gemm.arithmetic import Arithmetic, on_tiles, tile_columns
 from partita_cpu.gemm.blocking.left_matrix import LONG_LINE
 from partita_cpu.gemm.blocking.problem import Images
 from partita_cpu.gemm.precision_policy import PrecisionPolicy
 from partita_cpu.gemm.product_steps import LinearStep, emit_product
-from partita_cpu.gemm.tile_kernels import Arithmetic, on_tiles, tile_columns
 from partita_cpu.kernels.movement.strided_copy import copy_box
 from partita_cpu.llvm.levels import Level
 

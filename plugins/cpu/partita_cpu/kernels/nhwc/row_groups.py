@@ -12,12 +12,12 @@ import itertools
 from dataclasses import replace
 
 from partita.lowering import Builder
+from partita_cpu.gemm.arithmetic import Arithmetic
 from partita_cpu.gemm.blocking.left_matrix import Source
 from partita_cpu.gemm.blocking.plan import plan
 from partita_cpu.gemm.blocking.problem import Images, Storage
 from partita_cpu.gemm.precision_policy import PrecisionPolicy
 from partita_cpu.gemm.product_steps import LinearStep, emit_product
-from partita_cpu.gemm.tile_kernels import Arithmetic
 
 GAIN = 1.3
 """How many times fewer multiplications are worth the further steps."""

@@ -11,12 +11,12 @@ import numpy as np
 from partita.lowering import Builder, Node, Operand
 from partita.lowering.geometry.windows import Window, resolve
 from partita.lowering.shapes.symbolic_size import integer
+from partita_cpu.gemm.arithmetic import Arithmetic, on_tiles
 from partita_cpu.gemm.blocking.left_matrix import Source
 from partita_cpu.gemm.blocking.plan import Plan, plan
 from partita_cpu.gemm.blocking.problem import Images, Storage
 from partita_cpu.gemm.product_steps import LinearOp, Product, fitting, product_of
 from partita_cpu.gemm.tile_fields import CHUNK, SHARES_ACROSS, TAPS, TILE_ROWS
-from partita_cpu.gemm.tile_kernels import Arithmetic, on_tiles
 from partita_cpu.kernels.movement.rearrange import expanded
 from partita_cpu.kernels.nhwc.depthwise import depthwise_of
 from partita_cpu.kernels.nhwc.operators import conv

@@ -10,11 +10,12 @@ import numpy as np
 from partita.contract.query import Reason, ReasonCode
 from partita.lowering import Array, Builder, Node, Operand
 from partita.lowering.geometry.axes import axis_of
+from partita_cpu.gemm.arithmetic import Arithmetic
 from partita_cpu.gemm.packed_lhs.packed_lhs_table import packed_lhs_size
 from partita_cpu.gemm.packed_lhs.tiled_operands import note_only_tiles
 from partita_cpu.gemm.precision_policy import native_policy
 from partita_cpu.gemm.tile_fields import STEP
-from partita_cpu.gemm.tile_kernels import Arithmetic, packed_lhs_kernels
+from partita_cpu.gemm.tile_kernels import packed_lhs_kernels
 from partita_cpu.jit.llvm_kernel import addresses
 from partita_cpu.kernels.elementwise.broadcast_loops import broadcast, emit_broadcast
 from partita_cpu.kernels.elementwise.cast import emit_cast

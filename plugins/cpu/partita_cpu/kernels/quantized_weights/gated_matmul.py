@@ -8,15 +8,11 @@ from typing import NamedTuple
 import numpy as np
 
 from partita.lowering import ActivationCode, Array, Builder, Node, Operand
+from partita_cpu.gemm.arithmetic import Arithmetic
 from partita_cpu.gemm.packed_lhs.packed_lhs_table import COLUMNS, HALF, MatrixSizes, packed_lhs_size
 from partita_cpu.gemm.packed_lhs.tiled_operands import has_only_tiles, note_only_tiles, packed_lhs
 from partita_cpu.gemm.precision_policy import PrecisionPolicy, native_policy
-from partita_cpu.gemm.tile_kernels import (
-    Arithmetic,
-    gate_kernel,
-    packed_lhs_kernels,
-    unpack_kernel,
-)
+from partita_cpu.gemm.tile_kernels import gate_kernel, packed_lhs_kernels, unpack_kernel
 from partita_cpu.kernels.elementwise.activation import gated_activation
 from partita_cpu.kernels.operator_table import F32, kernel, with_inputs
 from partita_cpu.kernels.quantized_weights.gated_products import (

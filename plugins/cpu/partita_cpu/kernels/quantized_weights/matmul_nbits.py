@@ -12,6 +12,7 @@ from partita.errors import OperandError
 from partita.lowering import Array, Builder, Node, Operand
 from partita.lowering.shapes.symbolic_size import evaluated
 from partita.system.processors import usable_processors
+from partita_cpu.gemm.arithmetic import Arithmetic
 from partita_cpu.gemm.fused_activation import epilogue_of
 from partita_cpu.gemm.packed_lhs.packed_lhs_table import COLUMNS as TILE_COLUMNS
 from partita_cpu.gemm.packed_lhs.packed_lhs_table import MatrixSizes, thread_bytes
@@ -20,7 +21,6 @@ from partita_cpu.gemm.precision_policy import PrecisionPolicy, native_policy
 from partita_cpu.gemm.shares import shares_across
 from partita_cpu.gemm.tile_fields import STEP
 from partita_cpu.gemm.tile_kernels import (
-    Arithmetic,
     block_exec_type,
     block_kernels,
     int8_rows_kernel,

@@ -14,10 +14,11 @@ from partita.lowering.gate_activations import backwards, gate_activations, known
 from partita.lowering.geometry.boxes import Box
 from partita.lowering.shapes.symbolic_size import integers
 from partita.lowering.transformed_weights import Form
+from partita_cpu.gemm.arithmetic import Arithmetic, tile_columns, tile_rows
 from partita_cpu.gemm.blocking.problem import Images, Storage
 from partita_cpu.gemm.precision_policy import native_policy
 from partita_cpu.gemm.product_steps import LinearOp, LinearStep, emit_product
-from partita_cpu.gemm.tile_kernels import Arithmetic, tile_columns, tile_kernels, tile_rows
+from partita_cpu.gemm.tile_kernels import tile_kernels
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.kernels.half import BFLOAT16, through_float32
 from partita_cpu.kernels.linalg.register_tiles import PANEL, ROWS, float_panels

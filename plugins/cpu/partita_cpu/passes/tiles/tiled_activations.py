@@ -9,10 +9,10 @@ import numpy as np
 
 from partita.lowering import Graph, Node
 from partita.lowering.nhwc.conversion import Shapes
+from partita_cpu.gemm.arithmetic import Arithmetic, on_tiles
 from partita_cpu.gemm.blocking.problem import Images
 from partita_cpu.gemm.precision_policy import PrecisionPolicy
 from partita_cpu.gemm.product_steps import reads_stored
-from partita_cpu.gemm.tile_kernels import Arithmetic, on_tiles
 
 
 def keep_tiles(graph: Graph, shapes: Shapes, policy: PrecisionPolicy) -> None:

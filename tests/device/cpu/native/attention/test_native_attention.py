@@ -7,7 +7,8 @@ import pytest
 from cpu_levels import float_levels
 from ml_dtypes import bfloat16
 
-from partita_cpu.gemm.tile_kernels import Arithmetic, tile_kernels
+from partita_cpu.gemm.arithmetic import Arithmetic
+from partita_cpu.gemm.tile_kernels import tile_kernels
 from partita_cpu.llvm.levels import PORTABLE
 from partita_cpu.nhwc.attention import attend_heads
 from partita_cpu.nhwc.attention_table import (

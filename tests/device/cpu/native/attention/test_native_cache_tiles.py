@@ -8,8 +8,9 @@ import pytest
 from cpu_levels import float_levels
 from ml_dtypes import bfloat16
 
+from partita_cpu.gemm.arithmetic import tile_columns
 from partita_cpu.gemm.attention_kernels import SOFTMAX, attention_kernels
-from partita_cpu.gemm.tile_kernels import CONFIG, CONFIGURE, RELEASE, tile_columns
+from partita_cpu.gemm.tile_kernels import CONFIG, CONFIGURE, RELEASE
 from partita_cpu.llvm.attention.attend import STATES, TILE_ROWS, TOGETHER, in_pairs, state_rows
 
 LEVELS = float_levels()[1:]

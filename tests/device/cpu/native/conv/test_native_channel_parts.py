@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from partita.system.cache_sizes import CacheSizes
+from partita_cpu.gemm.arithmetic import Arithmetic
 from partita_cpu.gemm.blocking.problem import Images, Storage
 from partita_cpu.gemm.precision_policy import PrecisionPolicy
-from partita_cpu.gemm.tile_kernels import Arithmetic
 from partita_cpu.kernels.nhwc import channel_parts
 from partita_cpu.llvm.levels import EVERY
 from partita_cpu.machine_model import MachineModel

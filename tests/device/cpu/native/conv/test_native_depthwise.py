@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from sampling import examples
 
 from partita.lowering.geometry.windows import Window
+from partita_cpu.gemm.arithmetic import Arithmetic
 from partita_cpu.gemm.blocking.plan import plan
 from partita_cpu.gemm.blocking.problem import Images, Storage
 from partita_cpu.gemm.packing.weights import pack, pack_bias
 from partita_cpu.gemm.product_records import Epilogue, ProductArrays, TileContext
-from partita_cpu.gemm.tile_kernels import Arithmetic, tile_kernels
+from partita_cpu.gemm.tile_kernels import tile_kernels
 from partita_cpu.llvm.images.depthwise_pixels import ACROSS, STRIDES
 from partita_cpu.machine_model import MachineModel
 from partita_cpu.nhwc.depthwise_direct import (

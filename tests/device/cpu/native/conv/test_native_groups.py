@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sampling import examples
 
+from partita_cpu.gemm.arithmetic import Arithmetic
 from partita_cpu.gemm.blocking.left_matrix import Source
 from partita_cpu.gemm.blocking.plan import plan
 from partita_cpu.gemm.blocking.problem import Images
-from partita_cpu.gemm.tile_kernels import Arithmetic
 from partita_cpu.kernels.nhwc import channel_groups
 from partita_cpu.llvm.levels import EVERY
 from partita_cpu.llvm.tiles.fma_groups import GROUPS

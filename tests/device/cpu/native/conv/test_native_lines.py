@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from sampling import examples
 
 from partita.system.cache_sizes import CacheSizes
+from partita_cpu.gemm.arithmetic import Arithmetic
 from partita_cpu.gemm.blocking.plan import plan
 from partita_cpu.gemm.blocking.problem import Images, Storage
-from partita_cpu.gemm.tile_kernels import Arithmetic
 from partita_cpu.llvm.levels import EVERY
 from partita_cpu.machine_model import MachineModel
 

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from judge import onnxruntime_results
 from sampling import examples
 
+from partita_cpu.gemm.arithmetic import Arithmetic, tile_columns
 from partita_cpu.gemm.blocking.left_matrix import Source
 from partita_cpu.gemm.blocking.plan import plan
 from partita_cpu.gemm.blocking.problem import Images
-from partita_cpu.gemm.tile_kernels import Arithmetic, tile_columns
 from partita_cpu.jit.isa import available
 from partita_cpu.kernels.nhwc.pixel_grouping import joined_images, joined_weights, pixels_per_group
 from partita_cpu.kernels.nhwc.transposed_phases import Phase, are_joined

@@ -16,10 +16,11 @@ import partita
 from partita.lowering import ActivationCode
 from partita.lowering.shapes.symbolic_size import Recording
 from partita.system.cache_sizes import CacheSizes
+from partita_cpu.gemm.arithmetic import Arithmetic, tile_columns
 from partita_cpu.gemm.blocking.problem import Images, Storage
 from partita_cpu.gemm.packing.weights import pack_bias
 from partita_cpu.gemm.product_records import Epilogue, InputScaling, ProductArrays, TileContext
-from partita_cpu.gemm.tile_kernels import Arithmetic, tile_columns, tile_kernels
+from partita_cpu.gemm.tile_kernels import tile_kernels
 from partita_cpu.llvm.images.winograd import POINTS, pixels_of
 from partita_cpu.machine_model import MachineModel
 from partita_cpu.threads.claims import LINE

@@ -7,8 +7,9 @@ import pytest
 from cpu_levels import float_levels
 from judge import onnxruntime_results
 
+from partita_cpu.gemm.arithmetic import Arithmetic, tile_columns, tile_rows
 from partita_cpu.gemm.batched import multiply_batches
-from partita_cpu.gemm.tile_kernels import Arithmetic, tile_columns, tile_kernels, tile_rows
+from partita_cpu.gemm.tile_kernels import tile_kernels
 from partita_cpu.jit.isa import isa
 from partita_cpu.llvm.levels import EVERY
 

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sampling import examples
 
+from partita_cpu.gemm.arithmetic import Arithmetic
 from partita_cpu.gemm.packed_lhs.packed_lhs_table import MatrixSizes, packed_lhs_size, thread_bytes
 from partita_cpu.gemm.packed_lhs.product import pack_lhs
 from partita_cpu.gemm.product_records import Epilogue
 from partita_cpu.gemm.tile_kernels import (
-    Arithmetic,
     block_kernels,
     int8_rows_kernel,
     int16_rows_kernel,

@@ -11,14 +11,10 @@ from hypothesis import strategies as st
 from sampling import examples
 
 from partita.lowering import ActivationCode
+from partita_cpu.gemm.arithmetic import Arithmetic
 from partita_cpu.gemm.packed_lhs.packed_lhs_table import CHUNK, STEPS, MatrixSizes, packed_lhs_size
 from partita_cpu.gemm.packed_lhs.product import pack_lhs
-from partita_cpu.gemm.tile_kernels import (
-    Arithmetic,
-    gate_kernel,
-    packed_lhs_kernels,
-    unpack_kernel,
-)
+from partita_cpu.gemm.tile_kernels import gate_kernel, packed_lhs_kernels, unpack_kernel
 from partita_cpu.jit import isa
 from partita_cpu.kernels.quantized_weights.gated_products import (
     PRODUCTS,

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from memory_flags import HAS_LARGE_PAGES, flags_of
 from sampling import examples
 
+from partita_cpu.gemm.arithmetic import Arithmetic, on_tiles
 from partita_cpu.gemm.blocking.plan import plan
 from partita_cpu.gemm.blocking.problem import Images, Storage
 from partita_cpu.gemm.deferred_packing import DeferredWeights
 from partita_cpu.gemm.packing.weights import pack, pack_bias
 from partita_cpu.gemm.precision_policy import PrecisionPolicy
-from partita_cpu.gemm.tile_kernels import Arithmetic, on_tiles
 from partita_cpu.jit import llvm_kernel
 from partita_cpu.jit.isa import detected
 from partita_cpu.llvm.levels import AMX, AVX2, NEON_BF16

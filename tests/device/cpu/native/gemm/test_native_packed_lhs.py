@@ -10,6 +10,7 @@ from sampling import examples
 
 from partita.lowering import ActivationCode
 from partita.system.cache_sizes import ASSUMED
+from partita_cpu.gemm.arithmetic import Arithmetic
 from partita_cpu.gemm.blocking.plan import plan
 from partita_cpu.gemm.blocking.problem import Images
 from partita_cpu.gemm.packed_lhs.packed_lhs_table import (
@@ -22,7 +23,7 @@ from partita_cpu.gemm.packed_lhs.packed_lhs_table import (
 from partita_cpu.gemm.packed_lhs.product import multiply_packed, pack_lhs
 from partita_cpu.gemm.packing.weights import pack, pack_bias
 from partita_cpu.gemm.product_records import Epilogue, ProductArrays
-from partita_cpu.gemm.tile_kernels import Arithmetic, packed_lhs_kernels
+from partita_cpu.gemm.tile_kernels import packed_lhs_kernels
 from partita_cpu.jit.isa import detected
 from partita_cpu.llvm.levels import AMX
 from partita_cpu.machine_model import MachineModel

@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 from sampling import examples
 
 from partita.lowering.geometry.windows import Window
+from partita_cpu.gemm.arithmetic import Arithmetic
 from partita_cpu.gemm.blocking.left_matrix import Source
 from partita_cpu.gemm.blocking.plan import plan
 from partita_cpu.gemm.blocking.problem import Images, Storage
 from partita_cpu.gemm.macrokernel.product_loop import multiply_tiles
 from partita_cpu.gemm.packing.weights import pack, pack_bias
 from partita_cpu.gemm.product_records import Epilogue, InputScaling, ProductArrays, TileContext
-from partita_cpu.gemm.tile_kernels import Arithmetic, single_kernel, tile_kernels, window_kernels
+from partita_cpu.gemm.tile_kernels import single_kernel, tile_kernels, window_kernels
 from partita_cpu.jit import llvm_kernel
 from partita_cpu.machine_model import MachineModel
 from partita_cpu.nhwc.channel_slice import ChannelSlice

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from partita.system.cache_sizes import CacheSizes
+from partita_cpu.gemm.arithmetic import Arithmetic
 from partita_cpu.gemm.blocking.problem import Images
 from partita_cpu.gemm.precision_policy import PrecisionPolicy
 from partita_cpu.gemm.product_steps import depth_parts
-from partita_cpu.gemm.tile_kernels import Arithmetic
 from partita_cpu.llvm.levels import EVERY
 from partita_cpu.machine_model import MachineModel
 

@@ -17,6 +17,7 @@ from sampling import examples
 
 from partita.lowering import ActivationCode
 from partita.system.cache_sizes import CacheSizes
+from partita_cpu.gemm.arithmetic import Arithmetic, on_tiles
 from partita_cpu.gemm.blocking.left_matrix import Source
 from partita_cpu.gemm.blocking.plan import plan
 from partita_cpu.gemm.blocking.problem import Images, Storage
@@ -24,13 +25,7 @@ from partita_cpu.gemm.macrokernel.product_loop import multiply_tiles
 from partita_cpu.gemm.packing.weights import pack, pack_bias
 from partita_cpu.gemm.product_records import Epilogue, InputScaling, ProductArrays, TileContext
 from partita_cpu.gemm.tile_fields import FLAT
-from partita_cpu.gemm.tile_kernels import (
-    ACTIVATE,
-    ACTIVATE_FLOATS,
-    Arithmetic,
-    on_tiles,
-    tile_kernels,
-)
+from partita_cpu.gemm.tile_kernels import ACTIVATE, ACTIVATE_FLOATS, tile_kernels
 from partita_cpu.jit.dispatch import unit_address
 from partita_cpu.jit.isa import detected
 from partita_cpu.llvm.levels import AMX

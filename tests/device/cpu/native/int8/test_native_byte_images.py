@@ -14,10 +14,10 @@ from sampling import examples
 
 import partita
 from partita.lowering.geometry.windows import Window
+from partita_cpu.gemm.arithmetic import Arithmetic
 from partita_cpu.gemm.precision_policy import PrecisionPolicy
 from partita_cpu.gemm.tile_kernels import (
     CONFIGURE,
-    Arithmetic,
     byte_kernels,
     byte_window_kernels,
     quad_window_kernels,

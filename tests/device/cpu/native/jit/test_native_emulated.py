@@ -11,10 +11,11 @@ import dataclasses
 import numpy as np
 import pytest
 
+from partita_cpu.gemm.arithmetic import Arithmetic
 from partita_cpu.gemm.blocking.left_matrix import Source
 from partita_cpu.gemm.blocking.plan import plan
 from partita_cpu.gemm.blocking.problem import Images, Storage
-from partita_cpu.gemm.tile_kernels import Arithmetic, byte_kernels
+from partita_cpu.gemm.tile_kernels import byte_kernels
 from partita_cpu.jit import isa
 from partita_cpu.kernels.int8.byte_tiles import CHUNK, TOGETHER, Kind, multiply_bytes
 from partita_cpu.kernels.linalg.register_tiles import PANEL, QUAD, byte_panels

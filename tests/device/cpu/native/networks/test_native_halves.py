@@ -11,17 +11,13 @@ from hypothesis import strategies as st
 from sampling import examples
 
 from partita.lowering import ActivationCode
+from partita_cpu.gemm.arithmetic import Arithmetic
 from partita_cpu.gemm.blocking.plan import plan
 from partita_cpu.gemm.blocking.problem import Images, Storage
 from partita_cpu.gemm.macrokernel.product_loop import multiply_tiles
 from partita_cpu.gemm.packing.weights import pack, pack_bias
 from partita_cpu.gemm.product_records import Epilogue, InputScaling, ProductArrays, TileContext
-from partita_cpu.gemm.tile_kernels import (
-    ACTIVATE_NARROW,
-    Arithmetic,
-    single_kernel,
-    tile_kernels,
-)
+from partita_cpu.gemm.tile_kernels import ACTIVATE_NARROW, single_kernel, tile_kernels
 from partita_cpu.llvm.epilogue import VECTORS
 from partita_cpu.llvm.levels import EVERY
 from partita_cpu.machine_model import MachineModel

@@ -10,10 +10,11 @@ import partita
 from partita.cli.main import main
 from partita.errors import PropertyError
 from partita.system.cache_sizes import CacheSizes, cache_sizes
+from partita_cpu.gemm.arithmetic import Arithmetic
 from partita_cpu.gemm.blocking.plan import plan
 from partita_cpu.gemm.blocking.problem import Images, Storage
 from partita_cpu.gemm.tile_fields import ROWS_AHEAD, TILE_ROWS
-from partita_cpu.gemm.tile_kernels import Arithmetic, tile_kernels
+from partita_cpu.gemm.tile_kernels import tile_kernels
 from partita_cpu.jit import llvm_kernel
 from partita_cpu.jit.isa import isa
 from partita_cpu.llvm import module

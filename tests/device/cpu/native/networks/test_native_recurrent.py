@@ -9,7 +9,8 @@ from judge import onnxruntime_results
 from ml_dtypes import bfloat16
 from onnx import TensorProto, helper, numpy_helper
 
-from partita_cpu.gemm.tile_kernels import Arithmetic, tile_columns, tile_kernels, tile_rows
+from partita_cpu.gemm.arithmetic import Arithmetic, tile_columns, tile_rows
+from partita_cpu.gemm.tile_kernels import tile_kernels
 from partita_cpu.kernels.recurrent.products import StatePairs, add_pair_products
 from partita_cpu.kernels.recurrent.recurrent import Cells, pairs_of_terms
 from partita_cpu.llvm.levels import EVERY

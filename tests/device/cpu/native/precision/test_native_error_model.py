@@ -8,11 +8,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from partita_cpu.gemm.arithmetic import Arithmetic
 from partita_cpu.gemm.blocking.plan import plan
 from partita_cpu.gemm.blocking.problem import Images
 from partita_cpu.gemm.error_model import FITTED, excess, predicted_error
 from partita_cpu.gemm.precision_policy import PrecisionPolicy
-from partita_cpu.gemm.tile_kernels import Arithmetic
 from partita_cpu.llvm.levels import AMX
 from partita_cpu.machine_model import MachineModel
 

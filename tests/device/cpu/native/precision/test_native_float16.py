@@ -11,10 +11,10 @@ from onnx import TensorProto, helper, numpy_helper
 from sampling import examples
 
 import partita
+from partita_cpu.gemm.arithmetic import Arithmetic
 from partita_cpu.gemm.blocking.left_matrix import Source
 from partita_cpu.gemm.blocking.plan import plan
 from partita_cpu.gemm.blocking.problem import Images
-from partita_cpu.gemm.tile_kernels import Arithmetic
 from partita_cpu.jit import llvm_kernel
 from partita_cpu.jit.deferred_numba import compiler
 from partita_cpu.jit.intrinsics.address_call import call_convert, call_narrow, call_round

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from partita_cpu.gemm.arithmetic import Arithmetic
 from partita_cpu.gemm.blocking.problem import Images
 from partita_cpu.gemm.precision_policy import PrecisionPolicy
-from partita_cpu.gemm.tile_kernels import Arithmetic
 from partita_cpu.llvm.levels import AMX, AVX512_BF16
 from partita_cpu.machine_model import MachineModel
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from partita.lowering import Array
-from partita_cpu.gemm.tile_kernels import Arithmetic, on_tiles, tile_columns, tile_rows
+from partita_cpu.gemm.arithmetic import Arithmetic, on_tiles, tile_columns, tile_rows
 from partita_cpu.jit.deferred_numba import register_jitable
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
