@@ -1,7 +1,7 @@
 """One token after another on a graphics card: device OPENCL beside PyTorch, taking turns.
 
     python benchmarks/gpu_decoders.py [--size 1B] [--layers 6] [--weights f16,q4] [--context 1024]
-        [--tokens 64] [--prompt 512] [--without block_tiles,cache_attention]
+        [--tokens 64] [--prompt 512] [--precision f16] [--without block_tiles,cache_attention]
 
 The decoder has random weights (`random_decoders.py`), fewer layers with ``--layers``, a cache of
 ``--context`` tokens that is half full, and a batch of one. PyTorch computes the same layers in
@@ -119,15 +119,17 @@ def torch_call(sizes: Architecture, context: int, prompt: int) -> Call:
     return call
 
 
-def our_call(sizes: Architecture, weights: str, context: int, prompt: int, device: str) -> Call:
+def our_call(sizes: Architecture, weights: str, options: argparse.Namespace) -> Call:
     """One token by Partita, always at the middle of the cache, or a prompt at its beginning."""
+    context, prompt = options.context, options.prompt
     model = decoder(sizes, weights, context)  # type: ignore[arg-type]  # checked by the parser
     one = {
         port.name: [1 if dim == "batch" else dim for dim in port.shape or ()]
         for port in model.inputs
     }
     model.reshape(one)
-    compiled = partita.Core().compile_model(model, device, {"INFERENCE_PRECISION_HINT": "f16"})
+    config = {"INFERENCE_PRECISION_HINT": options.precision}
+    compiled = partita.Core().compile_model(model, options.device, config)
     request = compiled.create_infer_request()
     last = prompt - 1 if prompt else context // 2
     feeds = {
@@ -174,18 +176,14 @@ def main() -> None:
     parser.add_argument("--context", type=int, default=1024)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--prompt", type=int, default=0, help="tokens at once, in an empty cache")
+    parser.add_argument("--precision", default="f16", help="what Partita computes in")
     parser.add_argument("--device", default="GPU")
     parser.add_argument("--without", default="", help="kernels that are left out, one by one")
     arguments = parser.parse_args()
     sizes, kinds = SIZES[arguments.size], arguments.weights.split(",")
     if arguments.layers is not None:
         sizes = replace(sizes, layers=arguments.layers)
-    calls = {
-        f"Partita {kind}": our_call(
-            sizes, kind, arguments.context, arguments.prompt, arguments.device
-        )
-        for kind in kinds
-    }
+    calls = {f"Partita {kind}": our_call(sizes, kind, arguments) for kind in kinds}
     try:
         calls["PyTorch f16, CUDA graph"] = torch_call(sizes, arguments.context, arguments.prompt)
     except (ImportError, RuntimeError) as error:
