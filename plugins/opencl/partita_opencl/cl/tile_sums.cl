@@ -69,19 +69,6 @@
     multiply_block(dots, words[2], words[3], rows, piece, 1, t); \
   }
 
-void numbers_of(float* numbers, const uint* bits) {
-  #pragma unroll
-  for (int i = 0; i < SIDE / 4; i++) {
-    if (sizeof(RAW(SCALES)) == 2) {
-      const float2 two = unpack2(bits[i]);
-      numbers[2 * i] = two.x;
-      numbers[2 * i + 1] = two.y;
-    } else {
-      numbers[i] = as_float(bits[i]);
-    }
-  }
-}
-
 // Leaves the products of a block with the items whose columns stand for it.
 void multiply_block(
     float dots[2][PAIR], const uint low, const uint high, const uint* rows, const int piece,

@@ -36,3 +36,19 @@ __global const SCALES* scale_of(__global const uchar* piece, const int column, c
 
 // The offset that belongs to a scale.
 #define OFFSET_OF(scale) ((scale) + 4)
+
+#ifdef NVIDIA
+// Scales of a column and the one 8 behind it for both blocks, then offsets.
+void numbers_of(float* numbers, const uint* bits) {
+  #pragma unroll
+  for (int i = 0; i < SIDE / 4; i++) {
+    if (sizeof(RAW(SCALES)) == 2) {
+      const float2 two = unpack2(bits[i]);
+      numbers[2 * i] = two.x;
+      numbers[2 * i + 1] = two.y;
+    } else {
+      numbers[i] = as_float(bits[i]);
+    }
+  }
+}
+#endif

@@ -11,6 +11,7 @@ import numpy as np
 from partita.contract.query import Reason, ReasonCode
 from partita.errors import CompileError
 from partita.lowering import NO_ACTIVATION, Node, Operand
+from partita.lowering.shapes.symbolic_size import evaluated, settled
 from partita_opencl.emitters.elementwise import broadcast, convert
 from partita_opencl.emitters.gemm import block_tiles
 from partita_opencl.emitters.gemm.block_tiles import FewRows, Placed
@@ -30,6 +31,7 @@ from partita_opencl.emitters.gemm.stream import (
     StreamOperands,
     packed_bias,
 )
+from partita_opencl.emitters.gemm.tiled_weights import TILE
 from partita_opencl.emitters.normalization import rms_rows, single
 from partita_opencl.emitters.operator_table import FLOATS, DTypes, operator
 from partita_opencl.launches.emitter_kit import Argument, Kit, f32, i32, i64, ints, is_half
@@ -38,6 +40,12 @@ from partita_opencl.passes.nhwc import UNIT
 
 _FEW_ROWS = 4
 """Products of at most so many rows read the weights as they are; others unpack them first."""
+
+_SOME_ROWS = (8, 16, 32)
+"""Rows that a kernel for weights in tiles computes at most; products of more unpack these, too."""
+
+_WARPS = 8
+"""Warps of such a group."""
 
 _ITEMS = 256
 """Items of a group."""
@@ -168,6 +176,9 @@ def block_product(
     if rows <= _FEW_ROWS:
         _multiply_in_lanes(k, FewRows(weights, rows, epilogue, None, 0.0, gated), a, out)
         return
+    if weights.tiled and rows <= _SOME_ROWS[-1]:
+        _multiply_some(k, FewRows(weights, rows, epilogue, None, 0.0, gated), a, out)
+        return
     if not gated:
         _multiply_many(k, weights, a, out, epilogue)
         return
@@ -290,6 +301,37 @@ def _multiply_few(k: Kit, product: FewRows, a: Operand, out: Operand) -> None:
         **epilogue.options(),
         **{name: None for name, on in flags.items() if on},
     )
+
+
+def _multiply_some(k: Kit, product: FewRows, a: Operand, out: Operand) -> None:
+    """Records a product with weights in tiles, which matrix units multiply as they are."""
+    weights, epilogue, rows = product.weights, product.epilogue, product.rows
+    part = settled(evaluated(_rows_of_a_group, rows))
+    groups = math.ceil(weights.form.columns / TILE)
+    k.launch(
+        "block_rows.cl",
+        "block_rows",
+        k.tuning.groups(groups, _WARPS * 32),
+        a,
+        weights.words,
+        *epilogue.buffers(a),
+        out,
+        i32(rows),
+        i32(weights.form.columns),
+        i32(weights.form.depth),
+        ints(*epilogue.bias_step),
+        *epilogue.flags(),
+        ROWS=part,
+        WARPS=_WARPS,
+        **weights.options(),
+        **epilogue.options(),
+        **({"GATED": None} if product.gated else {}),
+    )
+
+
+def _rows_of_a_group(rows: int) -> int:
+    """The least that has all rows."""
+    return next(part for part in _SOME_ROWS if part >= rows)
 
 
 def _multiply_in_lanes(k: Kit, product: FewRows, a: Operand, out: Operand) -> None:
