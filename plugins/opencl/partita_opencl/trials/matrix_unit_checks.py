@@ -395,6 +395,7 @@ def _prompt_error(device_id: str) -> float:
     rng = np.random.default_rng(0)
     tokens, keys, heads, size = 100, 190, 36, 24
     width = heads * size
+    shapes: dict[str, tuple[int, ...]]
     shapes = {"q": (1, tokens, 2 * width), "k": (1, tokens, width), "v": (1, tokens, width)}
     shapes |= {"past_key": (1, heads, 200, size), "past_value": (1, heads, 200, size)}
     feeds: dict[str, Array] = {n: rng.standard_normal(s).astype("f4") for n, s in shapes.items()}
