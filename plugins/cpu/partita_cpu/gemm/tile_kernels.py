@@ -17,7 +17,7 @@ from partita_cpu.llvm.images.depthwise_quads import PIXELS as QUAD_PIXELS
 from partita_cpu.llvm.images.sliding_window import WINDOW_PIXELS
 from partita_cpu.llvm.levels import Level
 from partita_cpu.llvm.module import blocks_part, groups_part, product_parts
-from partita_cpu.llvm.tiles import dot_unpacked, gate_tiles, unpack_quads
+from partita_cpu.llvm.tiles import dot_unpacked, gate_tiles, unpack_words
 from partita_cpu.llvm.tiles.amx import tile_config
 from partita_cpu.llvm.tiles.amx_int8 import COLUMNS
 from partita_cpu.llvm.tiles.dot_blocks import Variant, Zeros, row_counts
@@ -306,7 +306,7 @@ def block_kernels(level: Level, variant: Variant) -> Array:
 
 
 @functools.cache
-def unpacked_kernels(level: Level, factors: Factors, has_terms: bool = True) -> Array:
+def unpacked_kernels(level: Level, factors: Factors, has_terms: bool) -> Array:
     """The kernels for such weights that were unpacked, by number of rows; 0 where there is none."""
     table = np.zeros(MAX_ROWS + 1, np.int64)
     for rows in dot_unpacked.row_counts(level, factors):
@@ -337,7 +337,18 @@ def quad_kernels(level: Level, variant: Variant) -> Array:
     """The kernels for rows of bytes: as `unpacked_kernels`, in place 0 what unpacks weights."""
     has_terms = not dot_unpacked.begins_with_zeros(level, variant)
     table = unpacked_kernels(level, Factors.QUADS, has_terms).copy()
-    table[0] = llvm_kernel.addresses(level, "_quads")[unpack_quads.kernel_name(variant)]
+    name = unpack_words.kernel_name(variant, Factors.QUADS)
+    table[0] = llvm_kernel.addresses(level, "_quads")[name]
+    return table
+
+
+@functools.cache
+def pair_kernels(level: Level, variant: Variant) -> Array:
+    """The kernels for rows of int16: as `unpacked_kernels`, in place 0 what unpacks weights."""
+    has_terms = variant.zeros in (Zeros.HALVES, Zeros.FLOATS)
+    table = unpacked_kernels(level, Factors.PAIRS, has_terms).copy()
+    name = unpack_words.kernel_name(variant, Factors.PAIRS)
+    table[0] = llvm_kernel.addresses(level, blocks_part(variant))[name]
     return table
 
 

@@ -48,7 +48,7 @@ from partita_cpu.llvm.tiles import (
     fp16_weights,
     gate_tiles,
     unpack_blocks,
-    unpack_quads,
+    unpack_words,
 )
 from partita_cpu.llvm.tiles.fma_groups import GROUPS, group_tile
 
@@ -132,10 +132,14 @@ def functions(level: Level, part: str = "") -> list[Function]:
         variant = _OF_BLOCKS[part]
         made = dot_blocks.functions(level, variant)
         is_unpacked = level.tiles and not variant.levels
-        return made + unpack_blocks.functions(variant) if is_unpacked else made
+        if is_unpacked:
+            made += unpack_blocks.functions(variant)
+        if dot_unpacked.row_counts(level, dot_unpacked.Factors.PAIRS) and not variant.levels:
+            made.append(unpack_words.pair_function(variant))
+        return made
     if part == "_quads":
         made = dot_unpacked.quad_functions(level)
-        return made + unpack_quads.functions() + quantized_groups.functions() if made else made
+        return made + unpack_words.quad_functions() + quantized_groups.functions() if made else made
     if part == "_winograd":
         return winograd.functions(lanes)
     if part == "_winograd_halves":

@@ -160,11 +160,11 @@ call_prepare_end = calling(*[_I64] * 6, _F32, _I64, _I64)
 call_blocks = calling(*[_I64] * 15)
 """Calls one for weights quantized in blocks; see `dot_blocks.PARAMETERS`."""
 
-call_unpacked = calling(*[_I64] * 14)
+call_unpacked = calling(*[_I64] * 15)
 """Calls one for such weights that were unpacked; see `dot_unpacked.PARAMETERS`."""
 
-call_unpack_quads = calling(*[_I64] * 10, _F32)
-"""Unpacks them as bytes; see `unpack_quads.PARAMETERS`."""
+call_unpack_words = calling(*[_I64] * 10, _F32)
+"""Unpacks them; see `unpack_words.PARAMETERS`."""
 
 call_groups = calling(*[_I64] * 7, returns=_I64)
 """Makes groups of floats int8 or int16; see `quantized_groups.PARAMETERS`. Returns an int64."""

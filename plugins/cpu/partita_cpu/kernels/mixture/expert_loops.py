@@ -69,7 +69,7 @@ class ExpertKernels(NamedTuple):
 
     Attributes:
         packed: `tile_kernels.block_kernels`.
-        unpacked: `tile_kernels.unpacked_kernels` or `quad_kernels`, or anything if rows are never
+        unpacked: `tile_kernels.pair_kernels` or `quad_kernels`, or anything if rows are never
             enough.
     """
 

@@ -16,9 +16,9 @@ from partita_cpu.gemm.product_steps import BY_STORED
 from partita_cpu.gemm.tile_kernels import (
     block_exec_type,
     block_kernels,
+    pair_kernels,
     quad_kernels,
     tile_kernels,
-    unpacked_kernels,
 )
 from partita_cpu.kernels.mixture.expert_loops import (
     THREAD_BYTES,
@@ -56,7 +56,7 @@ from partita_cpu.kernels.quantized_weights.unpacked_products import (
 )
 from partita_cpu.kernels.quantized_weights.unpacked_products import row_bytes as unpacked_row_bytes
 from partita_cpu.llvm.levels import PORTABLE
-from partita_cpu.llvm.tiles.dot_blocks import COLUMNS, Variant, Zeros
+from partita_cpu.llvm.tiles.dot_blocks import COLUMNS, Variant
 from partita_cpu.llvm.tiles.dot_unpacked import Factors
 from partita_cpu.machine_model import MachineModel
 
@@ -174,8 +174,7 @@ def _kernels_of_many(policy: PrecisionPolicy, unpacked: Unpacked, variant: Varia
     """The kernels for weights that were unpacked."""
     if unpacked.factor == Factors.QUADS.size:
         return quad_kernels(policy.level, variant)
-    has_terms = variant.zeros in (Zeros.HALVES, Zeros.FLOATS)
-    return unpacked_kernels(policy.level, Factors.PAIRS, has_terms)
+    return pair_kernels(policy.level, variant)
 
 
 def _emit_plain(b: Builder, x: Operand, found: Routes, weights: PlainWeights, y: Operand) -> None:

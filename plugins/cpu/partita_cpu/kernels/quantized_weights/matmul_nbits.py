@@ -26,9 +26,9 @@ from partita_cpu.gemm.tile_kernels import (
     int8_rows_kernel,
     int16_rows_kernel,
     packed_lhs_kernels,
+    pair_kernels,
     quad_kernels,
     unpack_kernel,
-    unpacked_kernels,
 )
 from partita_cpu.kernels.half import float32_of, narrow
 from partita_cpu.kernels.operator_table import F32, HALVES, kernel, with_inputs
@@ -60,11 +60,12 @@ from partita_cpu.kernels.quantized_weights.unpacked_products import (
     fewest_rows,
     in_depth,
     multiply_unpacked_rows,
+    pays_for_pairs,
     thread_floats,
 )
 from partita_cpu.kernels.quantized_weights.unpacked_products import row_bytes as unpacked_row_bytes
 from partita_cpu.llvm.levels import PORTABLE, Level
-from partita_cpu.llvm.tiles.dot_blocks import Zeros, scales_by_exponents
+from partita_cpu.llvm.tiles.dot_blocks import scales_by_exponents
 from partita_cpu.llvm.tiles.dot_unpacked import (
     BLOCK_BITS,
     Factors,
@@ -255,7 +256,7 @@ def unpacked_sides(policy: PrecisionPolicy, sizes: BlockSizes) -> Unpacked | Non
     if longest:
         unit = min(math.gcd(sizes.size, policy.group), longest)
         unpacked = Unpacked(Factors.QUADS.size, unit, width(level))
-    elif row_counts(level, Factors.PAIRS):
+    elif row_counts(level, Factors.PAIRS) and pays_for_pairs(policy.machine):
         unpacked = Unpacked(Factors.PAIRS.size, sizes.size, width(level))
     else:
         return None
@@ -292,8 +293,7 @@ def _emit_unpacked(
         kind = f"{kind}_int8"
     else:
         quantized = quantized_rows(b, level, x, panels, sizes)
-        has_terms = variant.zeros in (Zeros.HALVES, Zeros.FLOATS)
-        kernels = unpacked_kernels(level, Factors.PAIRS, has_terms)
+        kernels = pair_kernels(level, variant)
     columns = -(-sizes.columns // unpacked.width)
     across = evaluated(_shares, rows, columns, threads, float(sizes.columns))
     b.call(

@@ -87,33 +87,3 @@ def six_bit_level(words: Any, pair: int, c: int, i: int) -> Any:
     low = np.int64(words[at + part // 4 * (2 * COLUMNS)]) >> (part % 4 * 4)
     high = np.int64(words[at + 4 * COLUMNS]) >> (part % 4 // 2 * 8 + (4 + 2 * quad) % 8)
     return (low & 15) | (high & 3) << 4
-
-
-@loop
-def unpack_sixes(words: Any, zeros: Any, out: Any) -> None:
-    """Weights less their integer zero points as int16, pair by pair.
-
-    Args:
-        words: Words of some steps of a panel, as halves of 16 bits.
-        zeros: Zero points, each twice, by column.
-        out: As many int16 as weights.
-    """
-    wide = 2 * COLUMNS
-    for step in range(words.size // (3 * wide)):
-        source = words[3 * step * wide : 3 * (step + 1) * wide]
-        target = out[8 * step * wide : 8 * (step + 1) * wide]
-        for j in range(wide):
-            low, zero = source[j], zeros[j]
-            other, top = source[wide + j], source[2 * wide + j]
-            a = (low & 0x0F0F) | (top & 0x3030)
-            b = ((low >> 4) & 0x0F0F) | ((top >> 2) & 0x3030)
-            d = (other & 0x0F0F) | ((top << 4) & 0x3030)
-            e = ((other >> 4) & 0x0F0F) | ((top << 2) & 0x3030)
-            target[j] = np.uint16((a & 255) - zero)
-            target[wide + j] = np.uint16((b & 255) - zero)
-            target[2 * wide + j] = np.uint16((a >> 8) - zero)
-            target[3 * wide + j] = np.uint16((b >> 8) - zero)
-            target[4 * wide + j] = np.uint16((d & 255) - zero)
-            target[5 * wide + j] = np.uint16((e & 255) - zero)
-            target[6 * wide + j] = np.uint16((d >> 8) - zero)
-            target[7 * wide + j] = np.uint16((e >> 8) - zero)

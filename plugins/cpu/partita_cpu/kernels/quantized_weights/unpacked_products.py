@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from partita_cpu.gemm.shares import own_share
-from partita_cpu.jit.intrinsics.address_array import floats_at, shorts_at
-from partita_cpu.jit.intrinsics.address_call import address, call_unpack_quads, call_unpacked
+from partita_cpu.jit.deferred_numba import register_jitable
+from partita_cpu.jit.intrinsics.address_call import address, call_unpack_words, call_unpacked
 from partita_cpu.jit.loop_kernel import loop
-from partita_cpu.kernels.half import float16_to_float32
 from partita_cpu.kernels.quantized_weights.row_products import (
     MOST_ROWS,
     BlockArrays,
@@ -26,14 +25,15 @@ from partita_cpu.kernels.quantized_weights.row_products import (
     repeat_unusual,
     scratch_floats,
 )
-from partita_cpu.kernels.quantized_weights.six_bits import unpack_sixes
 from partita_cpu.llvm.levels import Level
-from partita_cpu.llvm.tiles.dot_blocks import COLUMNS, STEP, Zeros
+from partita_cpu.llvm.tiles.dot_blocks import COLUMNS, STEP
 from partita_cpu.machine_model import MachineModel
 
 TERMS = 640
-"""Most that are unpacked at a time: as int16 they take two thirds of a first-level cache of 32 KB,
-as bytes of 32 columns, with what belongs to them, four fifths of it."""
+"""Most that are unpacked at a time."""
+
+UNPACKED_BYTES = 2 * TERMS * COLUMNS
+"""Of unpacked weights at a time: two thirds of a first-level cache of 32 KB."""
 
 PAIR_ROWS = 48
 """Making weights int16 pays from so many rows on."""
@@ -52,9 +52,6 @@ _LINE = 16
 
 _LINE_BYTES = 64
 
-_HALVES, _BYTES = int(Zeros.HALVES), int(Zeros.BYTES)
-_EQUAL, _FLOATS = int(Zeros.EQUAL), int(Zeros.FLOATS)
-
 
 class Unpacked(NamedTuple):
     """What both sides become.
@@ -72,9 +69,24 @@ class Unpacked(NamedTuple):
     depth: int = 1
 
 
+@register_jitable
+def most_terms(unpacked: Any) -> Any:
+    """Terms that are unpacked at a time."""
+    return min(TERMS, UNPACKED_BYTES // (unpacked.width * unpacked.factor))
+
+
 def fewest_rows(level: Level, unpacked: Unpacked) -> int:
     """Rows of a product from which on weights are unpacked."""
     return PAIR_ROWS if unpacked.factor == 2 else QUAD_ROWS[level.lanes]
+
+
+def pays_for_pairs(machine: MachineModel) -> bool:
+    """Whether weights are better made int16 once for many rows than for each few of them.
+
+    With many registers that is so where two units multiply vectors: as many pairs of rows are read
+    as are multiplied then, and unpacking takes one of the two units.
+    """
+    return machine.level.lanes == 8 or not machine.halves_vectors
 
 
 def row_bytes(terms: int, size: int, unpacked: Unpacked) -> int:
@@ -85,8 +97,9 @@ def row_bytes(terms: int, size: int, unpacked: Unpacked) -> int:
 
 def thread_floats(size: int, unpacked: Unpacked) -> int:
     """Scratch memory of a thread, in floats, for blocks of so many terms."""
-    numbers = 2 * (TERMS // unpacked.unit + 1) * unpacked.width
-    return scratch_floats(size) + TERMS * unpacked.width * unpacked.factor // 4 + numbers + _LINE
+    terms: int = most_terms(unpacked)
+    numbers = 2 * (terms // unpacked.unit + 1) * unpacked.width
+    return scratch_floats(size) + terms * unpacked.width * unpacked.factor // 4 + numbers + _LINE
 
 
 def in_depth(machine: MachineModel, unpacked: Unpacked, terms: int, size: int) -> Unpacked:
@@ -96,7 +109,7 @@ def in_depth(machine: MachineModel, unpacked: Unpacked, terms: int, size: int) -
     all rows: with some at a time little would be saved, and fewer rows share what is unpacked.
     """
     blocks = -(-terms // size)
-    chunks = -(-blocks // (TERMS // size))
+    chunks = -(-blocks // (most_terms(unpacked) // size))
     deep = unpacked._replace(depth=chunks)
     return deep if chunk_rows(machine, deep) >= FEW_ROWS else unpacked
 
@@ -109,7 +122,8 @@ def chunk_rows(machine: MachineModel, unpacked: Unpacked) -> int:
 
 def _chunk_bytes(unpacked: Unpacked) -> int:
     """Bytes of a row's part of a chunk."""
-    return TERMS * unpacked.factor + 8 * (TERMS // unpacked.unit)
+    terms: int = most_terms(unpacked)
+    return terms * unpacked.factor + 8 * (terms // unpacked.unit)
 
 
 @loop
@@ -130,7 +144,7 @@ def multiply_unpacked_rows(
         x: The left side, flat.
         quantized: The same as int16 or int8.
         arrays: Weights, bias, result.
-        kernels: `tile_kernels.unpacked_kernels` or `quad_kernels`, for weights as they are.
+        kernels: `tile_kernels.pair_kernels` or `quad_kernels`, for weights as they are.
         sizes: Of the product.
         unpacked: What both sides become.
         floats: Scratch memory, `thread_floats` for each thread.
@@ -139,8 +153,9 @@ def multiply_unpacked_rows(
     """
     size, unit, width = sizes.size, unpacked.unit, unpacked.width
     blocks, across = -(-sizes.terms // size), -(-sizes.columns // width)
-    room = floats_of_thread(size) + TERMS * width * unpacked.factor // 4
-    room += 2 * (TERMS // unit + 1) * width + _LINE
+    terms = most_terms(unpacked)
+    room = floats_of_thread(size) + terms * width * unpacked.factor // 4
+    room += 2 * (terms // unit + 1) * width + _LINE
     threads = min(nt, floats.size // room)
     groups = -(-sizes.rows // MOST_ROWS)
     top, bottom, first, last = own_share(sizes.shares, tid, threads, groups, across)
@@ -150,7 +165,7 @@ def multiply_unpacked_rows(
     own = address(floats) + 4 * tid * room
     to = own + 4 * floats_of_thread(size)
     to += -to % (4 * _LINE)
-    panels, chunks = width // COLUMNS, -(-blocks // (TERMS // size))
+    panels, chunks = width // COLUMNS, -(-blocks // (terms // size))
     each = -(-(bottom - top) // -(-(bottom - top) // sizes.chunk))  # no piece is much shorter
     each += -each % MOST_ROWS
     for group in range(0, chunks, unpacked.depth):
@@ -167,10 +182,7 @@ def multiply_unpacked_rows(
                     block = blocks * chunk // chunks
                     count = blocks * (chunk + 1) // chunks - block
                     place = Place(to, number * width, block, count, start, stop, packed)
-                    if unpacked.factor == 2:
-                        _unpack_pairs(arrays, sizes, place)
-                    else:
-                        _unpack_quads(arrays, kernels[0], sizes, unpacked, place)
+                    _unpack(arrays, kernels[0], sizes, unpacked, place)
                     _multiply_rows(quantized, arrays, kernels, sizes, unpacked, place)
     last = min(last * panels, -(-sizes.columns // COLUMNS))
     whole = _row_bytes_of(sizes, unpacked)
@@ -232,7 +244,7 @@ def _multiply_rows(
     padded, whole = -(-sizes.terms // sizes.size) * sizes.size, _row_bytes_of(sizes, unpacked)
     term, units = place.block * sizes.size, place.blocks * sizes.size // unit
     pitch = 4 * sizes.columns
-    scales = place.w + TERMS * width * factor
+    scales = place.w + most_terms(unpacked) * width * factor
     line = COLUMNS * sizes.bits // 8  # bytes of a panel's weights of one term
     part, fetched = line * place.blocks * sizes.size, 0
     row = place.start
@@ -267,20 +279,21 @@ def _multiply_rows(
                 pitch,
                 min(width, sizes.columns - place.column),
                 ahead,
+                of_row + whole - 4,
             ),
         )
         row += rows
 
 
 @loop
-def _unpack_quads(
+def _unpack(
     arrays: BlockArrays,
     kernel: int,
     sizes: RowSizes,
     unpacked: Unpacked,
     place: Place,
 ) -> None:
-    """Some blocks of some columns: weights as bytes, scales, and zero points times scales.
+    """Some blocks of some columns: weights as words, scales, and zero points times scales.
 
     Where columns end with half of a width, its last panel takes the place of the one that lacks.
     """
@@ -289,7 +302,8 @@ def _unpack_quads(
     for part in range(width // COLUMNS):
         panel = panel_of(arrays, sizes, min(place.column // COLUMNS + part, panels - 1))
         first = place.w + 4 * COLUMNS * part
-        call_unpack_quads(
+        numbers = first + most_terms(unpacked) * width * unpacked.factor
+        call_unpack_words(
             kernel,
             (
                 panel.w + at * size * sizes.bits // 8,
@@ -299,84 +313,9 @@ def _unpack_quads(
                 size // STEP,
                 units,
                 first,
-                first + TERMS * width,
-                first + TERMS * width + 4 * width * place.blocks * units,
+                numbers,
+                numbers + 4 * width * place.blocks * units,
                 4 * width,
                 np.float32(sizes.zero),
             ),
         )
-
-
-@loop
-def _unpack_pairs(arrays: BlockArrays, sizes: RowSizes, place: Place) -> None:
-    """Some blocks of a panel: weights less whole zero points as int16, scales, other zero points.
-
-    Scales, and zero points times scales, are float32; see `dot_unpacked.PARAMETERS`.
-    """
-    panel = panel_of(arrays, sizes, place.column // COLUMNS)
-    block, count, to = place.block, place.blocks, place.w
-    at, per_block = block * COLUMNS, COLUMNS * sizes.size
-    of_scales = to + 2 * TERMS * COLUMNS
-    of_terms = of_scales + 4 * count * COLUMNS
-    _as_floats(panel.scales, at, sizes.scale_bytes, floats_at(of_scales, count * COLUMNS))
-    if sizes.zeros == _HALVES or sizes.zeros == _FLOATS:
-        terms = floats_at(of_terms, count * COLUMNS)
-        _as_floats(panel.zeros, at, panel.zero_bytes, terms)
-    zeros = shorts_at(of_terms + 4 * count * COLUMNS, 2 * COLUMNS)
-    for j in range(2 * COLUMNS):
-        zeros[j] = np.uint16(sizes.zero if sizes.zeros == _EQUAL else 0)
-    for i in range(count):
-        if sizes.zeros == _BYTES:
-            pairs = shorts_at(panel.zeros + at + i * COLUMNS, COLUMNS // 2)
-            for j in range(2 * COLUMNS):
-                zeros[j] = np.uint16((pairs[j // 4] >> (8 * (j // 2 % 2))) & 255)
-        first = (block + i) * per_block
-        words = shorts_at(panel.w + first * sizes.bits // 8, per_block * sizes.bits // 16)
-        out = shorts_at(to + 2 * i * per_block, per_block)
-        if sizes.bits == 4:
-            _unpack_nibbles(words, zeros, out)
-        elif sizes.bits == 6:
-            unpack_sixes(words, zeros, out)
-        else:
-            _unpack_bytes(words, zeros, out)
-
-
-@loop
-def _as_floats(source: int, start: int, size: int, out: Any) -> None:
-    """Numbers of 2 or 4 bytes each from a place on."""
-    if size == 2:
-        halves = shorts_at(source + 2 * start, out.size)
-        for j in range(out.size):
-            out[j] = float16_to_float32(halves[j])
-    else:
-        floats = floats_at(source + 4 * start, out.size)
-        for j in range(out.size):
-            out[j] = floats[j]
-
-
-@loop
-def _unpack_nibbles(words: Any, zeros: Any, out: Any) -> None:
-    """Four pairs of each word."""
-    wide = 2 * COLUMNS
-    for group in range(words.size // wide):
-        source = words[group * wide : (group + 1) * wide]
-        target = out[4 * group * wide : 4 * (group + 1) * wide]
-        for j in range(wide):
-            word, zero = source[j], zeros[j]
-            target[j] = np.uint16((word & 15) - zero)
-            target[wide + j] = np.uint16(((word >> 4) & 15) - zero)
-            target[2 * wide + j] = np.uint16(((word >> 8) & 15) - zero)
-            target[3 * wide + j] = np.uint16((word >> 12) - zero)
-
-
-@loop
-def _unpack_bytes(words: Any, zeros: Any, out: Any) -> None:
-    """Two pairs of each word."""
-    wide = 2 * COLUMNS
-    for group in range(words.size // wide):
-        source = words[group * wide : (group + 1) * wide]
-        target = out[2 * group * wide : 2 * (group + 1) * wide]
-        for j in range(wide):
-            word, zero = source[j], zeros[j]
-            target[j] = np.uint16((word & 255) - zero)
-            target[wide + j] = np.uint16((word >> 8) - zero)

@@ -278,8 +278,7 @@ class _DotBlocks:
         f, kind = self._f, self._floats
         if not self._scales:
             return f.let(f"fmul {kind} {product}, {number}")
-        more = f"{kind} zeroinitializer, i16 -1, i32 {_AS_SET}"
-        return f.let(f"call {kind} {_SCALE}({kind} {product}, {kind} {number}, {more})")
+        return times_power_of_two(f, kind, product, number)
 
     def _row_number(self, pointer: str) -> str:
         return self._f.splat(self._lanes, "float", self._f.load("float", pointer))
@@ -408,6 +407,12 @@ def six_bit_quads(f: Function, lanes: int, words: Sequence[str]) -> list[str]:
         low = masked(lows[quad // 2], -4 * (quad % 2), _LOW_BITS)
         found.append(f.let(f"or {kind} {low}, {masked(top, left, _HIGH_BITS)}"))
     return found
+
+
+def times_power_of_two(f: Function, kind: str, product: str, exponent: str) -> str:
+    """Floats of 16 lanes times 2 to the power of whole numbers, which are floats, too."""
+    more = f"{kind} zeroinitializer, i16 -1, i32 {_AS_SET}"
+    return f.let(f"call {kind} {_SCALE}({kind} {product}, {kind} {exponent}, {more})")
 
 
 def add_pairs(f: Function, level: Level, total: str, x: str, w: str) -> str:

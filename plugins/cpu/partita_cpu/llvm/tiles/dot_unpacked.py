@@ -29,19 +29,26 @@ from partita_cpu.llvm.epilogue import prefetch
 from partita_cpu.llvm.function import Function
 from partita_cpu.llvm.levels import AARCH64, Level
 from partita_cpu.llvm.masked import column_masks, masked_load, masked_store
-from partita_cpu.llvm.tiles.dot_blocks import Variant, Zeros, add_pairs
+from partita_cpu.llvm.tiles.dot_blocks import (
+    Variant,
+    Zeros,
+    add_pairs,
+    scales_by_exponents,
+    times_power_of_two,
+)
 from partita_cpu.llvm.tiles.pair_sums import declaration as pair_sums_declaration
 from partita_cpu.llvm.tiles.pair_sums import pair_sums
 
 PARAMETERS = (
     "ptr %x, i64 %ldx, ptr %numbers, ptr %w, ptr %scales, ptr %terms, i64 %units, i64 %words, "
-    "ptr %from, i64 %ldfrom, ptr %y, i64 %ldy, i64 %columns, ptr %ahead"
+    "ptr %from, i64 %ldfrom, ptr %y, i64 %ldy, i64 %columns, ptr %ahead, ptr %factor"
 )
 """x: the first word of the first row; ldx: bytes between rows. numbers: the two numbers (scale,
 zero-point correction) of its first unit. w: words, `width` for each word of a row. scales, terms:
 float32, `width` for each unit. units: number of units; words: words of a unit. from: what is added,
 ldfrom bytes between rows. y: the result, ldy bytes between rows. columns: how many columns exist.
-ahead: what is read next, one line of which is prefetched for each unit."""
+ahead: what is read next, one line of which is prefetched for each unit. factor: that of the first
+row, ldx bytes from those of the others; read for pairs where `scales_by_exponents` is true."""
 
 BLOCK_BITS = (4, 8)
 """Bits of block-quantized weights in a model."""
@@ -107,7 +114,7 @@ def row_counts(level: Level, factors: Factors) -> tuple[int, ...]:
         return ()
     if level.lanes == 8:
         return (1, 2, 3, 4, 5, 6)
-    return (1, 2, 4, 6) if factors is Factors.QUADS else ()
+    return (1, 2, 4, 6) if level.lanes == 16 else ()
 
 
 def kernel_name(rows: int, factors: Factors, has_terms: bool) -> str:
@@ -154,6 +161,7 @@ class _Dots:
         self._floats, self._ints = f"<{lanes} x float>", f"<{lanes} x i32>"
         self._shorts, self._quads = f"<{2 * lanes} x i16>", f"<{4 * lanes} x i8>"
         self._factor = self._shorts if factors is Factors.PAIRS else self._quads
+        self._exponents = factors is Factors.PAIRS and scales_by_exponents(level)
         self._begins = factors is Factors.QUADS and not has_terms
         self._is_short = factors is Factors.QUADS and not level.dots_bytes
         self._sum = self._shorts if self._is_short else self._ints
@@ -184,13 +192,19 @@ class _Dots:
         if self._held:
             state += [(self._floats, "zeroinitializer")] * size
         totals = f.loop("%units", state, self._unit)[len(pointers) :]
-        source, target = "%from", "%y"
+        source, target, place, factor = "%from", "%y", "%factor", ""
         for row, v in self._places:
             if row and v == 0:
                 source, target = f.at(source, "%ldfrom"), f.at(target, "%ldy")
+                place = f.at(place, "%ldx")
+            if self._exponents and v == 0:
+                factor = self._row_number(place)
             first = masked_load(f, self._lanes, f.at(source, self._bytes * v), masks[v])
             found = totals[row * len(_VECTORS) + v] if self._held else self._load(row, v)
-            total = f.let(f"fadd {self._floats} {first}, {found}")
+            if factor:
+                total = f.fma(self._lanes, found, factor, first)
+            else:
+                total = f.let(f"fadd {self._floats} {first}, {found}")
             masked_store(f, self._lanes, total, f.at(target, self._bytes * v), masks[v])
         f.do("ret void")
         return f
@@ -241,7 +255,10 @@ class _Dots:
                     total = self._f.fma(self._lanes, of_zeros[v], below, total)
                 found = self._whole(sums[row * len(_VECTORS) + v])
                 found = f.let(f"sitofp {self._ints} {found} to {self._floats}")
-                found = f.let(f"fmul {self._floats} {found}, {scale}")
+                if self._exponents:
+                    found = times_power_of_two(f, self._floats, found, scale)
+                else:
+                    found = f.let(f"fmul {self._floats} {found}, {scale}")
                 total = self._f.fma(self._lanes, of_columns[v], found, total)
                 if self._held:
                     totals[place] = total

@@ -13,18 +13,20 @@ from sampling import examples
 from partita_cpu.gemm.arithmetic import Arithmetic
 from partita_cpu.gemm.packed_lhs.packed_lhs_table import MatrixSizes, packed_lhs_size, thread_bytes
 from partita_cpu.gemm.packed_lhs.product import pack_lhs
+from partita_cpu.gemm.precision_policy import PrecisionPolicy
 from partita_cpu.gemm.product_records import Epilogue
 from partita_cpu.gemm.tile_kernels import (
     block_kernels,
     int8_rows_kernel,
     int16_rows_kernel,
     packed_lhs_kernels,
+    pair_kernels,
     quad_kernels,
     unpack_kernel,
-    unpacked_kernels,
 )
 from partita_cpu.jit import isa
-from partita_cpu.kernels.quantized_weights.panels import pack_weights
+from partita_cpu.kernels.quantized_weights.matmul_nbits import unpacked_sides
+from partita_cpu.kernels.quantized_weights.panels import BlockSizes, pack_weights
 from partita_cpu.kernels.quantized_weights.row_products import (
     BlockArrays,
     RowSizes,
@@ -51,7 +53,7 @@ from partita_cpu.kernels.quantized_weights.unpacked_products import (
     thread_floats,
 )
 from partita_cpu.kernels.quantized_weights.unpacked_products import row_bytes as unpacked_row_bytes
-from partita_cpu.llvm.levels import AMX, AVX2
+from partita_cpu.llvm.levels import AMX, AVX2, AVX512, AVX512_BF16
 from partita_cpu.llvm.tiles.dot_blocks import (
     COLUMNS,
     GROUP_TERMS,
@@ -205,9 +207,9 @@ def run_rows(problem, level, threads, shares):
 
 
 def run_pairs(problem, level, threads, shares, depth=1):
-    size, zeros = problem.sizes.size, problem.variant.zeros
+    size = problem.sizes.size
     x, quantized = rounded_rows(problem, level, threads)
-    kernels = unpacked_kernels(level, Factors.PAIRS, zeros in (Zeros.HALVES, Zeros.FLOATS))
+    kernels = pair_kernels(level, problem.variant)
     unpacked = Unpacked(2, size, width(level), depth)
     operands = x, quantized, kernels, thread_floats(size, unpacked)
     return run(problem, multiply_unpacked_rows, *operands, threads, shares, unpacked)
@@ -362,6 +364,17 @@ def test_rows_by_unpacked_weights(level, variant, rows, terms, columns, size, th
     depth = data.draw(st.integers(1, 3))
     problem.check_rounded(run_pairs(problem, level, threads, shares, depth), level)
     guarded.release()
+
+
+@pytest.mark.parametrize("level", [AVX512, AVX512_BF16, AMX])
+def test_weights_become_int16_where_two_units_multiply(level):
+    """Many rows share them then; where vectors are computed in halves, few rows unpack them."""
+    sizes = BlockSizes(576, 1536, 32, 4)
+    for halves_vectors in (False, True):
+        machine = MachineModel(level, halves_vectors=halves_vectors)
+        found = unpacked_sides(PrecisionPolicy(machine, Arithmetic.F32, 2), sizes)
+        assert (found is None) is halves_vectors
+        assert found is None or found[:3] == (2, 32, 32)
 
 
 @pytest.mark.parametrize("level", PAIRED)
