@@ -28,7 +28,7 @@ KINDS = (
     "wrong shape",
     "wrong dtype",
     "wrong count",
-    "no tensor",  # something that is no tensor comes back
+    "no tensor",  # something that is not a tensor comes back
     "NaN",
     "hang",
     "upload",  # transfer_to raises

@@ -49,7 +49,9 @@ def require_answer(
         require(ok, f"The reason for '{operation}' is {reason!r}, not a Reason with a ReasonCode.")
         said = f"The reason for '{operation}' is {reason.code.name} and says no more."
         require(isinstance(reason.detail, str) and bool(reason.detail.strip()), said)
-        said = f"The reason for '{operation}' is {reason.code.name}, which is no device's to give."
+        said = (
+            f"The reason for '{operation}' is {reason.code.name}, which is not a device's to give."
+        )
         require(virtual or reason.code in OF_DEVICES, said)
         if operation not in taken:
             require_true(ops[operation], reason)

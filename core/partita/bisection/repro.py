@@ -130,7 +130,7 @@ def _array(data: bytes, kind: Any) -> Array:
             return np.asarray(boxed(numpy_helper.to_list(onnx.SequenceProto.FromString(data))))
         tensor = onnx.TensorProto.FromString(data)
     except DecodeError as error:
-        raise ValueError(f"it is no protobuf of that type: {error}") from error
+        raise ValueError(f"it is not a protobuf of that type: {error}") from error
     if tensor.data_type == onnx.TensorProto.STRING:
         return np.asarray(numpy_helper.to_array(tensor))
     return np.asarray(ir.from_proto(tensor).numpy())

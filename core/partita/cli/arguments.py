@@ -217,7 +217,7 @@ def parse_shape(text: str) -> tuple[str | None, tuple[int, ...]]:
     match = _SHAPE.fullmatch(text)
     if match is None:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no shape; write 1x3x224x224 or NAME=1x3x224x224"
+            f"{text!r} is not a shape; write 1x3x224x224 or NAME=1x3x224x224"
         )
     return match["name"], tuple(int(dim) for dim in re.split(r"[x,]\s*", match["dims"]))
 
@@ -225,7 +225,7 @@ def parse_shape(text: str) -> tuple[str | None, tuple[int, ...]]:
 def positive_int(text: str) -> int:
     """A whole number above 0."""
     if not text.isdigit() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
     return int(text)
 
 
@@ -234,9 +234,9 @@ def positive_float(text: str) -> float:
     try:
         value = float(text)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number") from error
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from error
     if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
     return value
 
 
@@ -245,7 +245,7 @@ def _property(text: str) -> tuple[str, Any]:
     device, colon, key = name.rpartition(":")
     if not equals or not key or bool(colon) != bool(device):
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no property; write NAME=VALUE, or DEVICE:NAME=VALUE for one device of "
+            f"{text!r} is not a property; write NAME=VALUE, or DEVICE:NAME=VALUE for one device of "
             "several"
         )
     return ("DEVICE_PROPERTIES", {device: {key: value}}) if device else (key, value)

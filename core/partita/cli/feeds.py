@@ -209,7 +209,7 @@ def _load(path: Path) -> Any:
     except FileNotFoundError as error:
         raise InputError(f"'{path}' does not exist (looked in '{Path.cwd()}').") from error
     except (OSError, ValueError, EOFError) as error:
-        raise InputError(f"'{path}' is no numpy file that can be read: {error}") from error
+        raise InputError(f"'{path}' is not a numpy file that can be read: {error}") from error
 
 
 def _from_npz(model: Model, port: Port | None, path: Path) -> dict[str, Array]:
@@ -264,7 +264,7 @@ def _from_recording(port: Port, path: Path) -> Array:
     shape = port.shape or ()
     long = [axis for axis, dim in enumerate(shape) if dim != 1]
     if len(long) != 1:
-        raise InputError(f"Input '{port.name}' takes {port.describe()}, which is no recording.")
+        raise InputError(f"Input '{port.name}' takes {port.describe()}, which is not a recording.")
     wave = media.recording(path)
     size = shape[long[0]]
     samples = media.of_length(wave, size) if isinstance(size, int) else wave
@@ -286,7 +286,7 @@ def _from_picture(port: Port, path: Path, normalize: str) -> Array:
         ) from error
     shape = port.shape
     if shape is None or len(shape) not in (3, 4):
-        raise InputError(f"Input '{port.name}' takes {port.describe()}, which is no picture.")
+        raise InputError(f"Input '{port.name}' takes {port.describe()}, which is not a picture.")
     dims = shape[-3:]
     first = dims[0] in (1, 3) or dims[2] not in (1, 3)
     channels = dims[0] if first else dims[2]

@@ -314,7 +314,7 @@ def offered_in_place(model: DeviceModel) -> dict[int, int]:
         pairs = dict(model.in_place_outputs())
     for made, given in pairs.items():
         if made not in range(len(model.outputs)) or given not in range(len(model.inputs)):
-            said = "which are no indices of its ports"
+            said = "which are not indices of its ports"
         else:
             source, target = model.inputs[given], model.outputs[made]
             if source.dtype == target.dtype and _may_be_alike(source.shape, target.shape):

@@ -29,7 +29,9 @@ def check_plugin(plugin: object, origin: str) -> None:
         PluginError: It is no plugin, or violates the contract; says how.
     """
     if not isinstance(plugin, DevicePlugin):
-        raise PluginError(f"'{origin}' provides {shown(plugin)}, which is no partita.DevicePlugin.")
+        raise PluginError(
+            f"'{origin}' provides {shown(plugin)}, which is not a partita.DevicePlugin."
+        )
     name = getattr(plugin, "device_name", None)
     if not isinstance(name, str) or not is_device_name(name):
         raise PluginError(

@@ -97,7 +97,7 @@ class DecoderPorts:
             faults = [f"it lacks {' and '.join(missing)}"] if missing else []
             faults += [f"what its input '{name}' wants is not known" for name in foreign[:3]]
             raise ModelFormatError(
-                f"Model '{model.name}' is no decoder that text can be generated with: "
+                f"Model '{model.name}' is not a decoder that text can be generated with: "
                 f"{'; '.join(faults)}. Export it with a cache, as onnxruntime-genai or optimum do."
             )
         room, sequences = (model.metadata.get(key) for key in (ROOM_KEY, SEQUENCES_KEY))

@@ -57,7 +57,9 @@ def find(source: str | os.PathLike[str], store: Store | None = None) -> ModelSou
     """
     named = resolve(os.fspath(source), store).source
     if not isinstance(named, Path):
-        raise ModelNotFoundError(f"'{source}' is no language model; give a GGUF, ONNX or IR file.")
+        raise ModelNotFoundError(
+            f"'{source}' is not a language model; give a GGUF, ONNX or IR file."
+        )
     if named.is_dir():
         named = _in_folder(named)
     return _gguf(named) if _is_gguf(named) else _beside_tokenizer(named)

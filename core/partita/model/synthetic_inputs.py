@@ -248,5 +248,5 @@ def tensor_dtype(port: Port) -> np.dtype[Any]:
         InputError: It is no tensor.
     """
     if port.dtype is None:
-        raise InputError(f"Input '{port.name}' is no tensor; only tensors can be given here.")
+        raise InputError(f"Input '{port.name}' is not a tensor; only tensors can be given here.")
     return port.dtype

@@ -131,7 +131,7 @@ def _type(kind: Any) -> Type:
     try:
         found = Type(kind)
     except ValueError as error:
-        raise ModelError(f"{kind!r} is no element type; partita.Type has them.") from error
+        raise ModelError(f"{kind!r} is not an element type; partita.Type has them.") from error
     return found
 
 

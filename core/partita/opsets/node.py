@@ -202,7 +202,9 @@ class Node(Arithmetic["Node"]):
         order = _ordered(ends)
         missing = [node for node in order if node._kind == "Parameter" and node not in parameters]
         if missing:
-            raise ModelError(f"The model depends on {missing[0]!r}, which is no parameter of it.")
+            raise ModelError(
+                f"The model depends on {missing[0]!r}, which is not a parameter of it."
+            )
         strange = [one for one in parameters if getattr(one, "_kind", "") != "Parameter"]
         if strange:
             raise ModelError(

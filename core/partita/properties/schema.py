@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -16,6 +16,9 @@ from partita.errors import PropertyError
 from partita.printable import shown
 from partita.properties.values import merge
 from partita.suggestions import guess
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 
 def read_only(default: Any, description: str) -> Any:
@@ -87,7 +90,8 @@ def validate(
             )
         if is_read_only(schema, key):
             raise PropertyError(
-                f"Property '{key}' of {owner} is read-only. It accepts {_accepted(schema)}."
+                f"Property '{key}' of {_within(owner)} is read-only. "
+                f"It accepts {_accepted(schema)}."
             )
     merged = merge(base.model_dump(exclude_unset=True) if base else {}, values)
     try:
@@ -96,8 +100,8 @@ def validate(
         first = error.errors()[0]
         key = str(first["loc"][0]) if first["loc"] else "?"
         raise PropertyError(
-            f"Property '{key}' of {owner} cannot be {shown(first['input'])}: {first['msg']}. "
-            f"It takes {_describe(schema, key)}."
+            f"Property '{key}' of {_within(owner)} cannot be {shown(first['input'])}: "
+            f"{_cause(first, schema, key)}."
         ) from error
     except (TypeError, UnicodeError) as error:  # of a validator; pydantic lets them pass
         raise PropertyError(f"{owner} cannot take {shown(dict(values))}: {error}.") from error
@@ -112,6 +116,18 @@ def is_read_only(schema: type[BaseModel], key: str) -> bool:
 def writable(schema: type[BaseModel]) -> list[str]:
     """The names that can be set, in the order of declaration."""
     return [key for key in schema.model_fields if not is_read_only(schema, key)]
+
+
+def _within(owner: str) -> str:
+    """An owner's name inside a sentence: ``"device 'CPU'"``."""
+    return f"device{owner[6:]}" if owner.startswith("Device ") else owner
+
+
+def _cause(error: ErrorDetails, schema: type[BaseModel], key: str) -> str:
+    """Why a value was refused: by a validator's own words, or by pydantic's and the type."""
+    if error["type"] == "value_error":
+        return str(error["ctx"]["error"]).removesuffix(".")
+    return f"{error['msg']}. It takes {_describe(schema, key)}"
 
 
 def _accepted(schema: type[BaseModel]) -> str:

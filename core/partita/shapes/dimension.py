@@ -67,7 +67,7 @@ class Dimension:
                 f"{'' if high is None else f' and {high!r}'}."
             ) from error
         if least < -1 or most < -1 or (0 <= most < least) or max(least, most) > _LARGEST:
-            raise ModelError(f"Sizes from {least} to {most} are no bounds of a dimension.")
+            raise ModelError(f"Sizes from {least} to {most} are not valid bounds of a dimension.")
         self._low, self._high = max(least, 0), most if most >= 0 else None
 
     @staticmethod
@@ -210,15 +210,15 @@ def _parsed(text: str) -> tuple[int, int | None, Symbol | None]:
         name = text.strip()
         if not name or ".." in name or name[0] in "-+0123456789" or set(name) & set(",[]"):
             raise ModelError(
-                f"'{text}' is no dimension; write '3', '2..5', '2..', '..5', '?' or a symbol."
+                f"'{text}' is not a dimension; write '3', '2..5', '2..', '..5', '?' or a symbol."
             )
         return 0, None, Symbol(name)
     unknown, size, low, high = found.groups()
     if unknown:
         return 0, None, None
     if max(map(len, filter(None, found.groups())), default=0) > _MOST_DIGITS:
-        raise ModelError(f"'{text[:_MOST_DIGITS]}...' is no dimension; none has so many digits.")
+        raise ModelError(f"'{text[:_MOST_DIGITS]}...' is not a dimension; none has so many digits.")
     least, most = int(size or low or 0), int(size or high) if size or high else None
     if max(least, most or 0) > _LARGEST or (most is not None and most < least):
-        raise ModelError(f"'{text}' are no bounds of a dimension.")
+        raise ModelError(f"'{text}' are not valid bounds of a dimension.")
     return least, most, None

@@ -30,7 +30,9 @@ def parse(text: str) -> list[dict[str, Shape]]:
             if entry is not None
         }
         if len(shapes) < len(entries):
-            raise ValueError(f"'{one.strip()}' are no shapes; write e.g. ids=1x128,image=1x3x64x64")
+            raise ValueError(
+                f"'{one.strip()}' is not a list of shapes; write e.g. ids=1x128,image=1x3x64x64"
+            )
         found.append(shapes)
     return found
 

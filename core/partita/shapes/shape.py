@@ -67,7 +67,7 @@ class Shape(_Numbers):
             try:
                 sizes = [int(word) for word in words if word.strip()]
             except ValueError as error:
-                raise ModelError(f"'{sizes}' is no shape; write '[1,3]'.") from error
+                raise ModelError(f"'{sizes}' is not a shape; write '[1,3]'.") from error
         super().__init__(sizes)
         if min(self, default=0) < 0:
             raise ModelError(f"A shape has no negative dimensions; found {list(self)}.")

@@ -101,7 +101,7 @@ def unpack(blob: Any, device: str) -> Blob:
         raise BlobError(f"An exported model is bytes; found {type(blob).__name__}.")
     data = memoryview(blob).cast("B")
     if len(data) < PREFIX.size or data[: len(MAGIC)] != MAGIC:
-        raise BlobError("These bytes are no exported Partita model.")
+        raise BlobError("These bytes are not an exported Partita model.")
     _, version, head_size, digest, body_size = PREFIX.unpack_from(data)
     if version != FORMAT:
         raise BlobError(

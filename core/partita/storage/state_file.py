@@ -105,7 +105,7 @@ def load(
         try:
             header, start = _header(file, size)
         except (ValueError, RecursionError) as error:
-            raise BlobError(f"'{path}' is no file of state, or is damaged: {error}") from error
+            raise BlobError(f"'{path}' is not a file of state, or is damaged: {error}") from error
         due, found = {port.name for port in ports}, header.keys() - {"__metadata__"}
         if due != found:
             wrong = ", ".join(map(repr, sorted(due ^ found)[:5]))

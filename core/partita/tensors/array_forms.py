@@ -112,5 +112,5 @@ def checked_dtype(kind: Any) -> np.dtype[Any]:
     try:
         found: np.dtype[Any] = np.dtype(kind)
     except TypeError as error:
-        raise InputError(f"{kind!r} is no element type of a tensor.") from error
+        raise InputError(f"{kind!r} is not an element type of a tensor.") from error
     return found

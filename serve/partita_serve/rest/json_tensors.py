@@ -42,7 +42,7 @@ def array_from_json(name: str, datatype: str, shape: tuple[int, ...], data: Any)
         if dtype.kind in "iu" and found.dtype.kind == "f":
             found = _exact(np.asarray(data, object), found)
     except (ValueError, OverflowError) as error:
-        raise InvalidRequest(f"The data of input '{name}' is no tensor: {error}.") from error
+        raise InvalidRequest(f"The data of input '{name}' is not a tensor: {error}.") from error
     if found.size and found.dtype.kind not in _KINDS[dtype.kind]:
         raise InvalidRequest(f"Input '{name}' is {datatype}; its data holds {_held(found)}.")
     if found.size and dtype.kind in "iu":
@@ -68,7 +68,7 @@ def json_data(name: str, data: Array) -> Any:
             return [one.decode() for one in flat]
         except UnicodeDecodeError as error:
             raise InvalidRequest(
-                f"Output '{name}' holds bytes that are no text; ask for binary data."
+                f"Output '{name}' holds bytes that are not text; ask for binary data."
             ) from error
     if flat.dtype.kind in "fV":
         if flat.dtype.itemsize == 2:

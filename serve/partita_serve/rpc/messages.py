@@ -53,7 +53,7 @@ def read_message(name: str, data: bytes) -> Any:
     try:
         return message_type(name).FromString(data)
     except DecodeError as error:
-        raise InvalidRequest(f"The bytes are no message '{name}': {error}.") from error
+        raise InvalidRequest(f"The bytes are not a message '{name}': {error}.") from error
 
 
 @functools.cache

@@ -413,7 +413,7 @@ def test_streams_share_the_threads():
 
 def test_a_precision_that_the_device_does_not_have_is_refused():
     with pytest.raises(
-        PropertyError, match=r"'INFERENCE_PRECISION_HINT' of Device 'CPU' cannot be 'f64'"
+        PropertyError, match=r"'INFERENCE_PRECISION_HINT' of device 'CPU' cannot be 'f64'"
     ):
         compiled(CHAIN, INFERENCE_PRECISION_HINT="f64")
 

@@ -130,7 +130,7 @@ def test_what_re2_refuses_is_refused(pattern):
 @pytest.mark.parametrize(
     ("pattern", "why"),
     [
-        (r"\p{Greek}", "p names Greek, which is no category here"),
+        (r"\p{Greek}", "p names Greek, which is not a category here"),
         (r"a\C", "C is nothing that RE2 knows and that is taken here"),
         ("(" * 1500 + ")" * 1500, "more than 1000 groups are within each other"),
         ("((a{30}b){30})c{1000}" * 20, "it takes more than 16384 steps"),

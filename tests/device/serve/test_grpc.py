@@ -184,7 +184,7 @@ def test_stream_outlives_bytes_that_are_no_message(channel):
     call = channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")
     kind = message_type("ModelStreamInferResponse")
     wrong, right = map(kind.FromString, call(iter([b"\xff" * 40, good])))
-    assert "no message 'ModelInferRequest'" in wrong.error_message
+    assert "not a message 'ModelInferRequest'" in wrong.error_message
     assert right.error_message == ""
     assert right.infer_response.outputs[0].shape == [2, 3]
 
@@ -332,7 +332,7 @@ def test_model_that_is_not_there(client):
 def test_bytes_that_are_no_message(channel):
     for name in ("ModelInfer", "ModelReady"):
         call = channel.unary_unary(f"/inference.GRPCInferenceService/{name}")
-        with pytest.raises(grpc.RpcError, match=f"no message '{name}Request'") as error:
+        with pytest.raises(grpc.RpcError, match=f"not a message '{name}Request'") as error:
             call(b"\xff" * 40)
         assert error.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")

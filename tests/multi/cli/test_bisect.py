@@ -350,4 +350,4 @@ def test_the_folder_of_inputs_goes_without_a_name(command, tmp_path):
     assert "input_0.pb' cannot be read as the value of 'x'" in err
     (tmp_path / "input_0.pb").write_bytes(b"\xff\xff\xff")
     code, _, err = command("run", "-d", "A", "-i", tmp_path)
-    assert "it is no protobuf of that type" in err
+    assert "it is not a protobuf of that type" in err

@@ -169,8 +169,12 @@ def test_what_cannot_be_reported(report, argv, told, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "argv", "told"),
     [
-        ("{}", ["--output", "x.html"], "'old.json' is no report (at model: Field required). Write"),
-        ("[", ["--output", "x.html"], "'old.json' is no report (Invalid JSON: "),
+        (
+            "{}",
+            ["--output", "x.html"],
+            "'old.json' is not a report (at model: Field required). Write",
+        ),
+        ("[", ["--output", "x.html"], "'old.json' is not a report (Invalid JSON: "),
         ("{}", [], "'old.json' is a saved report, of which only a page can be made"),
         ("{}", ["--output", "x.json"], "of which only a page can be made"),
         ("{}", ["--output", "x.html", "--elsewhere"], "and neither --json nor --elsewhere."),
@@ -186,7 +190,7 @@ def test_a_saved_report_is_compared_with_another(report, tmp_path):
     path = tmp_path / "old.json"
     path.write_text(report("-d", "B", "--json"), encoding="utf-8")
     told = report("--compare", "B", "--output", tmp_path / "x.html", source=path, fails=True)
-    assert "'B' is no saved report: " in told
+    assert "'B' is not a saved report: " in told
 
 
 def test_a_single_device_has_no_timeline(report):

@@ -278,7 +278,7 @@ def test_where_no_context_fits_it_is_said(core):
 
 
 def test_a_model_without_a_cache_is_no_decoder(core):
-    with pytest.raises(PlanError, match="is no decoder"):
+    with pytest.raises(PlanError, match="is not a decoder"):
         planned(core, core.read_model(CHAIN))
     compiled = core.compile_model(CHAIN, "HETERO:A,C", {"HETERO_CONTEXT": CONTEXT})
     assert any("is for decoders" in note for note in compiled.explain().notes)

@@ -197,7 +197,7 @@ def test_samples_bring_their_own_sizes(tmp_path):
         ("v0=2", r"Input 'v0' takes float32\[rows, 3\]; found 2\."),
         ("v0=2x4", r"Input 'v0' takes float32\[rows, 3\]; found 2x4\."),
         ("w=2x3", r"has no input 'w'; it has 'v0'"),
-        ("2x3", r"'2x3' are no shapes; write e\.g\. ids=1x128"),
+        ("2x3", r"'2x3' is not a list of shapes; write e\.g\. ids=1x128"),
         ("v0=0x3", "greater than 0"),
     ],
 )

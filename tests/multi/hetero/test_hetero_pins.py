@@ -73,14 +73,16 @@ def test_hard_pins_beat_affinities_and_these_beat_soft_pins(core):
 
 
 def test_pins_that_cannot_be_used(core):
-    with pytest.raises(PropertyError, match=r"'HETERO_PINS' .* 'a' is no pin; write NAME="):
+    with pytest.raises(
+        PropertyError, match=r"of device 'HETERO' cannot be 'a': 'a' is not a pin; write NAME="
+    ):
         pinned(core, "a")
-    with pytest.raises(PropertyError, match="is no regular expression"):
+    with pytest.raises(PropertyError, match="is not a regular expression"):
         pinned(core, "re:(=A")
     with pytest.raises(PlanError, match="matches none of 4 operations"):
         pinned(core, "zz=A")
     with pytest.raises(
-        DeviceNotFoundError, match="The pin 'a=NPU' names 'NPU', which is no usable"
+        DeviceNotFoundError, match="The pin 'a=NPU' names 'NPU', which is not a usable"
     ):
         pinned(core, "a=NPU")
 

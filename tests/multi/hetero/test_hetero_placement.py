@@ -83,9 +83,9 @@ def test_an_affinity_on_a_device_that_does_not_exist_is_let_go(caplog):
     assert devices_of(compiled) == {"a": "B", "b": "A", "c": "A", "d": "A"}
     (note,) = compiled.explain().notes
     assert note in caplog.text
-    assert note.startswith("Operation 'b' has the affinity 'NPU', which is no usable device. ")
+    assert note.startswith("Operation 'b' has the affinity 'NPU', which is not a usable device. ")
     assert note.endswith(
-        "So 2 operations have it. Such affinities are let go; with STRICT it is an error."
+        "So 2 operations have it. Such affinities are ignored; with STRICT they are an error."
     )
     with pytest.raises(
         DeviceNotFoundError, match=r"'b' has the affinity 'NPU'.*no device 'NPU'.*A"

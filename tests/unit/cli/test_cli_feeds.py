@@ -59,7 +59,7 @@ def test_shapes_are_read(text, expected):
 
 @pytest.mark.parametrize("text", ["", "x=", "1x", "axb", "x=-1x3", "1.5x2"])
 def test_what_is_no_shape_is_refused(text):
-    with pytest.raises(argparse.ArgumentTypeError, match="is no shape; write 1x3x224x224"):
+    with pytest.raises(argparse.ArgumentTypeError, match="is not a shape; write 1x3x224x224"):
         parse_shape(text)
 
 
@@ -265,7 +265,7 @@ def test_pictures_are_normalized(picture, normalize, expected):
 
 
 def test_what_takes_no_picture_says_so(picture):
-    with pytest.raises(InputError, match=r"takes float32\[2\], which is no picture"):
+    with pytest.raises(InputError, match=r"takes float32\[2\], which is not a picture"):
         feed(model(x=(F32, [2])), picture)
     with pytest.raises(InputError, match="a picture needs 1 or 3 channels"):
         feed(model(x=(F32, [1, 5, 4, 8])), picture)
@@ -292,9 +292,9 @@ def test_wrong_inputs_are_explained(tmp_path, picture):
         (
             one,
             str(tmp_path / "bad.npy"),
-            r"bad.npy' is no numpy file that can be read: it does not",
+            r"bad.npy' is not a numpy file that can be read: it does not",
         ),
-        (one, str(tmp_path / "bad.npz"), r"bad.npz' is no numpy file that can be read"),
+        (one, str(tmp_path / "bad.npz"), r"bad.npz' is not a numpy file that can be read"),
         (one, str(tmp_path / "bad.txt"), r"neither .npy, .npz nor a picture"),
         (two, picture, r"has 2 inputs; write --input NAME=.*one of 'a', 'b'"),
     ]:

@@ -140,7 +140,7 @@ def test_pins_hard_and_soft(planned, plan):
     assert "Task 'c' is pinned to 'NPU', which refuses it: UNSUPPORTED_OP: no Sort." in err
     assert "matches none of 4 operations" in plan("--pin", "zz=NPU")[2]
     assert "There is no device 'GPU'; there are 'NPU', 'HOSTCPU'" in plan("--pin", "a=GPU")[2]
-    assert "'zz' is no pin; write NAME=DEVICE" in plan("--pin", "zz")[2]
+    assert "'zz' is not a pin; write NAME=DEVICE" in plan("--pin", "zz")[2]
 
 
 def two_gpus(*limits, alike=("GPU", "GPU"), sort_us=None):

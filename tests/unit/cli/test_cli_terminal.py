@@ -199,7 +199,7 @@ def test_a_recording_of_any_rate_is_answered(note, capsys):
 
 def test_what_is_no_picture_or_recording_is_an_error(tmp_path, capsys):
     (tmp_path / "x.txt").write_text("no")
-    for model, wrong in (("digits", "is no picture"), ("pitch", "is no WAV file")):
+    for model, wrong in (("digits", "is not a picture"), ("pitch", "is not a WAV file")):
         for name, said in (("x.txt", wrong), ("missing", "does not exist")):
             assert main(["run", f"builtin:{model}", "-d", "CPU", "-i", str(tmp_path / name)]) == 1
             assert said in capsys.readouterr().err
@@ -241,7 +241,7 @@ def test_models_of_sounds_and_texts(tmp_path, note, core):
     assert make_feeds(sounds, [str(note)], 0).arrays["x"].shape == (1, 88200)
     fixed = model(TensorProto.FLOAT, [1, 1, 100], "Neg")
     assert make_feeds(fixed, [f"x={note}"], 0).arrays["x"].shape == (1, 1, 100)
-    with pytest.raises(InputError, match="which is no recording"):
+    with pytest.raises(InputError, match="which is not a recording"):
         make_feeds(model(TensorProto.FLOAT, [3, 4], "Neg"), [str(note)], 0)
     texts = model(TensorProto.STRING, [1], "Identity")
     (tmp_path / "text.txt").write_text("from a file\n")

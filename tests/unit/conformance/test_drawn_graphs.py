@@ -103,7 +103,7 @@ def test_every_attribute_and_optional_input_stands_between_others():
         for op, names in met.items()
         for name, values in names.items()
         if len(values) < 2 and name not in UNREAD.get(op, {}).keys() | UNREAD["*"].keys()
-    } - {("QuantizeLinear", "saturate")}  # of floats of eight bits, which are no numbers here
+    } - {("QuantizeLinear", "saturate")}  # of floats of eight bits, which are not numbers here
     assert told == set()
 
 

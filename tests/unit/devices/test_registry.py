@@ -155,7 +155,7 @@ def abstract():
         (lambda: None, "The hook 'device_plugins' of 'bad' returned None; a list of device plugin"),
         (lambda: 3, "The hook 'device_plugins' of 'bad' returned int; a list"),
         (lambda: ToyDevice("X"), "The hook 'device_plugins' of 'bad' returned ToyDevice; a list"),
-        (lambda: [ToyDevice], "provides class ToyDevice, which is no partita.DevicePlugin"),
+        (lambda: [ToyDevice], "provides class ToyDevice, which is not a partita.DevicePlugin"),
         (lambda: [ToyDevice("lower")], "names its device 'lower'; a device name is capitals, dig"),
         (lambda: [ToyDevice("")], "names its device ''"),
         (api_2, "'NEW' of 'unknown' is made for plugin interface 2; this Partita has 1. Install"),
@@ -163,7 +163,7 @@ def abstract():
         (api_that_raises, "'NEW' of 'unknown' failed to answer api_version: OSError: no licence"),
         (without_properties, "Device 'BARE' of 'unknown' needs 'properties_type', a subclass of"),
         (abstract, "TypeError: Can't instantiate abstract class Half"),
-        (lambda: [ToyDevice("FINE"), 3], "provides 3, which is no partita.DevicePlugin"),
+        (lambda: [ToyDevice("FINE"), 3], "provides 3, which is not a partita.DevicePlugin"),
     ],
 )
 def test_a_plugin_that_breaks_the_contract(install, hook, said):
@@ -268,7 +268,7 @@ def test_what_register_plugin_refuses(core, install, monkeypatch):
         core.register_plugin("partita_reference", "CPU")
     with pytest.raises(PluginError, match=r"names its device 'my dev'"):
         core.register_plugin("partita_reference", "my dev")
-    with pytest.raises(PluginError, match=r"provides 3, which is no partita.DevicePlugin"):
+    with pytest.raises(PluginError, match=r"provides 3, which is not a partita.DevicePlugin"):
         core.register_plugin(3)
     with pytest.raises(
         PluginError, match=r"'no.such' is neither an entry point of group 'partita'"

@@ -306,7 +306,7 @@ def test_ends_of_answers_are_known_by_name_whatever_their_kind(kind):
         ({"tokenizer.ggml.model": np.arange(2)}, r"a vocabulary of kind array\(\[0, 1\]\); known"),
         ({"tokenizer.ggml.pre": "klingon"}, "cuts words as 'klingon' does, which is not known"),
         ({"tokenizer.ggml.pre": [3]}, r"cuts words as \[3\] does, which is not known"),
-        ({"tokenizer.ggml.merges": ["a"]}, "'a' is no pair of tokens"),
+        ({"tokenizer.ggml.merges": ["a"]}, "'a' is not a pair of tokens"),
         ({"tokenizer.ggml.merges": ["a zzzz"]}, "is damaged"),
         ({"tokenizer.ggml.merges": [f"a {'<s>' * 300}"]}, "makes what is longer than all tokens"),
         ({"tokenizer.ggml.merges": ["</s> </s>"]}, "is damaged"),
@@ -405,13 +405,17 @@ def test_of_several_templates_the_default_one_is_taken(folder):
 def test_damaged_folders_are_refused(folder, tmp_path):
     path, _ = folder
     (path / "chat_template.jinja").write_bytes(b"{{ 1 }}\xff")
-    with pytest.raises(TokenizerError, match=r"chat_template.jinja' is no chat template that can"):
+    with pytest.raises(
+        TokenizerError, match=r"chat_template.jinja' is not a chat template that can"
+    ):
         from_folder(path)
     (path / "tokenizer_config.json").write_text("[1]")
     with pytest.raises(TokenizerError, match=r"tokenizer_config.json' is no JSON .* holds a list"):
         from_folder(path)
     (path / "tokenizer.json").write_text("{}")
-    with pytest.raises(TokenizerError, match=r"tokenizer.json' is no tokenizer that can be read"):
+    with pytest.raises(
+        TokenizerError, match=r"tokenizer.json' is not a tokenizer that can be read"
+    ):
         from_folder(path)
     (path / "tokenizer.json").unlink()
     with pytest.raises(TokenizerError, match=r"There is no 'tokenizer.json' in"):

@@ -61,7 +61,7 @@ def test_numbers_of_numpy_and_of_classes_of_numbers_are_read_back(entries):
 
 @pytest.mark.parametrize("value", [None, [1], np.float64([1, 2]), 1j])
 def test_what_is_no_single_value_is_refused(value):
-    with pytest.raises(TypeError, match="is no text, number or truth value"):
+    with pytest.raises(TypeError, match="is not a text, number or truth value"):
         toml.scalar(value)
 
 

@@ -50,11 +50,11 @@ def test_rules_are_read_from_text_and_written_back(text, fields):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("conv1", "'conv1' is no pin; write NAME=DEVICE"),
-        ("=GPU", "is no pin"),
-        ("conv1=", "is no pin"),
-        ("re:(=GPU", r"'\(' is no regular expression: missing \)"),
-        ("meta:part=GPU", "'part' is no metadata; write KEY=VALUE"),
+        ("conv1", "'conv1' is not a pin; write NAME=DEVICE"),
+        ("=GPU", "is not a pin"),
+        ("conv1=", "is not a pin"),
+        ("re:(=GPU", r"'\(' is not a regular expression: missing \)"),
+        ("meta:part=GPU", "'part' is not a metadata entry; write KEY=VALUE"),
     ],
 )
 def test_what_is_no_rule_is_refused(text, message):

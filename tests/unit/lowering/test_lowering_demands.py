@@ -79,8 +79,8 @@ FITS = [
     ("Relu", [(2, 3)], {}),
 ]
 FAULTS = [
-    ("Transpose", [(2, 3)], {"perm": [1, 1]}, "no order of 2 dimensions"),
-    ("Transpose", [(2, 3)], {"perm": [0, 1, 0]}, "no order"),
+    ("Transpose", [(2, 3)], {"perm": [1, 1]}, "not a permutation of 2 dimensions"),
+    ("Transpose", [(2, 3)], {"perm": [0, 1, 0]}, "not a permutation"),
     ("Transpose", [], {"perm": [0]}, "incomplete"),
     ("Concat", [(2, 3), (4, 3)], {"axis": 1}, "all dimensions but 1"),
     ("Split", [(7,)], {"num_outputs": 1 << 62}, "but it has 0"),

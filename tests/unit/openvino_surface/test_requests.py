@@ -168,7 +168,7 @@ def test_streams_are_no_more_than_the_requests_there_will_be(core):
     config = {hints.performance_mode: hints.PerformanceMode.THROUGHPUT, hints.num_requests: 1}
     compiled = core.compile_model(neg(), "CPU", config)
     assert compiled.get_property(props.optimal_number_of_infer_requests) == 1
-    with pytest.raises(PropertyError, match="'NUM_STREAMS' of Device 'CPU' cannot be 'many'"):
+    with pytest.raises(PropertyError, match="'NUM_STREAMS' of device 'CPU' cannot be 'many'"):
         core.compile_model(neg(), "CPU", {props.num_streams: "many"})
 
 
@@ -180,5 +180,5 @@ def test_what_the_processor_can(core):
     assert core.get_property("CPU", props.range_for_async_infer_requests) == (1, high, 1)
     assert core.get_property("CPU", "SUPPORTED_PROPERTIES")["RANGE_FOR_STREAMS"] == "RO"
     assert core.get_property("CPU", device.architecture)
-    with pytest.raises(PropertyError, match="'RANGE_FOR_STREAMS' of Device 'CPU' is read-only"):
+    with pytest.raises(PropertyError, match="'RANGE_FOR_STREAMS' of device 'CPU' is read-only"):
         core.set_property("CPU", {props.range_for_streams: (1, 2)})

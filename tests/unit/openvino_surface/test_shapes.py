@@ -143,7 +143,7 @@ def test_a_dimension_of_a_partial_shape_is_replaced():
         (lambda: PartialShape(5), "A shape is a sequence of dimensions; found 5"),
         (lambda: Shape([1, -1]), r"no negative dimensions; found \[1, -1\]"),
         (lambda: Shape([1.5]), r"Shape holds whole numbers; found \[1.5\]"),
-        (lambda: Shape("1,x"), "'1,x' is no shape"),
+        (lambda: Shape("1,x"), "'1,x' is not a shape"),
     ],
 )
 def test_what_is_no_shape(ask, said):

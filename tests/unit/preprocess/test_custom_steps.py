@@ -66,7 +66,7 @@ def test_the_function_is_called_once_with_what_the_steps_before_make():
         (lambda x: 3, r"returned 3; it returns a node of partita.opsets"),
         (lambda x: np.abs(1), "is called while the model is built, and gets no numbers"),
         (lambda x: ops.split(x, ops.constant(np.int64(1)), 3), r"3 outputs; .* node.output\(0\)"),
-        (lambda x: ops.parameter([1, 3]), "which is no parameter of it"),
+        (lambda x: ops.parameter([1, 3]), "which is not a parameter of it"),
         (lambda x: ops.reshape(x, ops.constant(np.array([3, 1])), False), "Check the layouts"),
     ],
 )

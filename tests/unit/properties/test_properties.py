@@ -62,7 +62,7 @@ def test_text_is_converted(key, given, expected):
         ({"threads": 1}, "has no property 'threads'. Did you mean 'THREADS'?"),
         ({"XYZ": 1}, "has no property 'XYZ'. It accepts DEVICE_ID (str), PERF_COUNT (bool), CAC"),
         ({"XYZ": 1}, "SPEED (FAST | SAFE)"),
-        ({"THREADS": "many"}, "'THREADS' of Device 'SAMPLE' cannot be 'many': Input should be a v"),
+        ({"THREADS": "many"}, "'THREADS' of device 'SAMPLE' cannot be 'many': Input should be a v"),
         ({"THREADS": 1.5}, "cannot be 1.5"),
         (
             {"THREADS": -1},
@@ -74,7 +74,7 @@ def test_text_is_converted(key, given, expected):
         ({"PERF_COUNT": None}, "cannot be None"),
         (
             {"SERIAL": "1"},
-            "Property 'SERIAL' of Device 'SAMPLE' is read-only. It accepts DEVICE_ID",
+            "Property 'SERIAL' of device 'SAMPLE' is read-only. It accepts DEVICE_ID",
         ),
     ],
 )

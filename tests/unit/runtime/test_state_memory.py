@@ -252,7 +252,7 @@ def test_a_device_without_room():
 @pytest.mark.parametrize(
     ("pairs", "said"),
     [
-        ({7: 0}, "write output 7 over input 0 of model 'm', which are no indices of its ports"),
+        ({7: 0}, "write output 7 over input 0 of model 'm', which are not indices of its ports"),
         ({0: 2}, "write output 0 over input 2 .* which are float32"),
     ],
 )
@@ -319,8 +319,8 @@ GOOD = {"past.0": entry(), "past.1": entry()}
         (GOOD | {"past.0": entry(data_offsets=[0.5, 96])}, "says nothing of what 'past.0' is"),
         (GOOD | {"past.0": 7}, "says nothing of what 'past.0' is"),
         ([], "names no tensors"),
-        ("{", "no file of state, or is damaged"),
-        ("[" * 100000, "no file of state, or is damaged"),
+        ("{", "not a file of state, or is damaged"),
+        ("[" * 100000, "not a file of state, or is damaged"),
     ],
 )
 def test_a_damaged_or_foreign_file_changes_nothing(device, tmp_path, header, said):

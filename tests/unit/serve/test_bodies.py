@@ -94,7 +94,7 @@ def test_halves_go_through_json():
     ("datatype", "value", "said"),
     [
         ("FP32", np.array([math.nan], np.float32), "infinite numbers or NaN.*binary data"),
-        ("BYTES", np.array([b"\xff"], object), "bytes that are no text; ask for binary data"),
+        ("BYTES", np.array([b"\xff"], object), "bytes that are not text; ask for binary data"),
     ],
 )
 def test_what_json_cannot_hold_is_refused(datatype, value, said):
@@ -108,7 +108,7 @@ def test_what_json_cannot_hold_is_refused(datatype, value, said):
     [
         ("FP32", 1, "needs 'data', a list; found int"),
         ("FP32", None, "found nothing"),
-        ("FP32", [1, [2]], "no tensor"),
+        ("FP32", [1, [2]], "is not a tensor"),
         ("FP32", ["1", "2"], "its data holds texts"),
         ("FP32", [None, 1], "something else than numbers"),
         ("FP32", [1], "1 elements, which are none of shape"),
@@ -124,10 +124,10 @@ def test_what_json_cannot_hold_is_refused(datatype, value, said):
             [2**63, 1],
             "to 9223372036854775807; its data goes from 1 to 9223372036854775808",
         ),
-        ("UINT64", [2**63, -1], "is no tensor: .*out of bounds"),
+        ("UINT64", [2**63, -1], "is not a tensor: .*out of bounds"),
         ("BYTES", ["a", 1], "its data holds int"),
         ("FP31", [1, 2], "no datatype 'FP31'"),
-        ("FP32", orjson.loads("[" * 1000 + "]" * 1000), "is no tensor"),
+        ("FP32", orjson.loads("[" * 1000 + "]" * 1000), "is not a tensor"),
     ],
 )
 def test_wrong_lists_are_refused(datatype, data, said):

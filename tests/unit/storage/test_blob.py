@@ -61,7 +61,7 @@ def test_cut_short_anywhere(packed):
     for size in (*range(0, len(packed), 97), len(packed) - 1):
         with pytest.raises(BlobError):
             exported_model.unpack(packed[:size], "TOY")
-    refused(packed[:10], "These bytes are no exported Partita model")
+    refused(packed[:10], "These bytes are not an exported Partita model")
     refused(packed[:-1], "cut short or has bytes too many")
     refused(packed + b"\0", "cut short or has bytes too many")
 
@@ -80,7 +80,7 @@ def test_any_byte_changed(packed):
 def test_what_is_no_blob():
     refused("text", "An exported model is bytes; found str")
     refused(None, "found NoneType")
-    refused(affine().SerializeToString(), "These bytes are no exported Partita model")
+    refused(affine().SerializeToString(), "These bytes are not an exported Partita model")
 
 
 def test_another_version_or_device(packed):

@@ -59,7 +59,7 @@ def test_a_type_and_a_shape_make_zeros(kind):
         ((ov.Type.f32, [2, -1]), "no negative dimensions; found [2, -1]"),
         ((ov.Type.f32, 3), "a sequence of whole numbers; found 3"),
         ((ov.Type.f32, [1.5]), "a sequence of whole numbers; found [1.5]"),
-        ((ov.Type.dynamic, [1]), "is no element type of a tensor"),
+        ((ov.Type.dynamic, [1]), "is not an element type of a tensor"),
         (([1, 2], [2]), "an array and whether to share its memory, or a type and a shape"),
         ((object(),), "A tensor holds numbers, truth values or texts; found object among object[]"),
         (([print],), "found builtin_function_or_method among object[1]"),

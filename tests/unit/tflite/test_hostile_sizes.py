@@ -98,7 +98,7 @@ def test_options_that_hold_one_another_are_not_written_out(monkeypatch):
 
 @pytest.mark.parametrize("options", [b"", b"\1", b"\7\7\7\7"])
 def test_damaged_options_are_refused(options):
-    with pytest.raises(ModelFormatError, match=r"its options (cannot be read|are no map)"):
+    with pytest.raises(ModelFormatError, match=r"its options (cannot be read|are not a map)"):
         read(detections(options))
 
 

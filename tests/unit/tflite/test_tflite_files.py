@@ -513,7 +513,7 @@ def test_constants_of_another_size_than_their_shape_are_refused():
     ("change", "message"),
     [
         ({"scale": [1.0, 2.0]}, "has 2 scales and 1 zero points|of shape .* has 2 scales"),
-        ({"scale": [float("nan")]}, "scales that are no positive numbers"),
+        ({"scale": [float("nan")]}, "scales that are not positive numbers"),
         ({"zeroPoint": [4000]}, "zero points that int8 cannot hold"),
     ],
 )

@@ -109,7 +109,7 @@ def test_what_is_no_wheel_is_named(tmp_path, manifest):
         (tmp_path / dest / "thing-1.0-py3-none-any.whl").write_bytes(b"no zip")
         return FakePip(wheels=0)(arguments, folder)
 
-    with pytest.raises(ZooError, match="is no readable wheel"):
+    with pytest.raises(ZooError, match="is not a readable wheel"):
         Store(tmp_path / "store", manifest, run).ensure(["one"])
 
 

@@ -70,7 +70,7 @@ def names_layouts_that_fit(bench: Bench) -> None:
         ports = {*compiled.inputs, *compiled.outputs}
         for port, offered in layouts.items():
             what = f"layouts() of '{sample.name}'"
-            require(port in ports, f"{what} names {port!r}, which is no port of it.")
+            require(port in ports, f"{what} names {port!r}, which is not a port of it.")
             require(len(set(offered)) == len(offered), f"{what} repeats one for '{port.name}'.")
             for layout in offered:
                 require(

@@ -130,7 +130,7 @@ def says_things_of_the_right_kind(bench: Bench) -> None:
     for flag in ("is_default", "splits_models", "leaves_models_alone", "is_reference"):
         require(isinstance(getattr(plugin, flag), bool), f"{flag} is {getattr(plugin, flag)!r}.")
     for alias, kind in plugin.aliases.items():
-        require(is_device_name(alias), f"The alias {alias!r} is no device name.")
+        require(is_device_name(alias), f"The alias {alias!r} is not a device name.")
         require(kind in _KINDS, f"The alias '{alias}' is for kind {kind!r}, which is none.")
     for one in plugin.device_ids():
         info = plugin.device_info(one)

@@ -271,7 +271,7 @@ def counters_come_when_asked_for(bench: Bench) -> None:
         require(info.node_name, "A counter has no node_name.")
         for name in (of_a_submodel(info.node_name), *info.covers):
             known = name in names
-            require(known, f"A counter is about '{name}', which is no operation of the model.")
+            require(known, f"A counter is about '{name}', which is not an operation of the model.")
         require(
             info.cpu_time_us >= 0 and 0 <= info.real_time_us <= most_us,
             f"Counter '{info.node_name}' has times {info.real_time_us} and {info.cpu_time_us} us; "

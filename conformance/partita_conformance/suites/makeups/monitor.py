@@ -141,7 +141,7 @@ def _run(
         if not isinstance(array, np.ndarray):
             continue
         whole = array.flags.c_contiguous and array.flags.writeable and type(array) is np.ndarray
-        require(whole, f"{what}: output {index} is no plain array that can be written to.")
+        require(whole, f"{what}: output {index} is not a plain array that can be written to.")
         others = (*given.values(), *results[:index], *held)
         apart = not any(np.shares_memory(array, other) for other in others if other.size)
         require(apart, f"{what}: output {index} lies where an input or another result does.")

@@ -166,7 +166,7 @@ def _without_the_model(order: Order) -> Made:
 
 def _beside_others(order: Order) -> Made:
     if order.bench.is_virtual or order.bench.plugin.device_name == REFERENCE:
-        raise NotApplicableError("it is no device to cut models for")
+        raise NotApplicableError("it is not a device to cut models for")
     model = order.bench.read(order.proto)
     for place, op in enumerate(model.ops):
         op.affinity = order.bench.device if place % 2 else REFERENCE

@@ -136,7 +136,9 @@ def _repeat(op: str, one: Draw, bench: Bench, ways: Sequence[bool] = (False, Tru
             compare_results(op, one, have, expected)
             for index, array in enumerate(have):
                 plain = type(array) is np.ndarray and array.flags.c_contiguous
-                require(plain and array.flags.writeable, f"{op}: output {index} is no plain array.")
+                require(
+                    plain and array.flags.writeable, f"{op}: output {index} is not a plain array."
+                )
     runner.close()
 
 

@@ -220,7 +220,7 @@ def variables_come_back_unset(bench: Bench) -> None:
 def parts_of_models_come_back(bench: Bench) -> None:
     """A model of HETERO of which a part is the device's comes back, in another core too."""
     if bench.core.device_info(bench.device).kind == "virtual" or bench.device == REFERENCE:
-        raise NotApplicableError("the device is no part of another one")
+        raise NotApplicableError("the device is not a part of another one")
     sample = bench.sample("plain")
     exported(bench.compile(sample.proto))
     both = f"HETERO:{bench.device},{REFERENCE}"

@@ -68,7 +68,7 @@ def _require_whole(infos: list[ProfilingInfo], names: set[str], what: str) -> No
     seen: set[str] = set()
     for info in infos:
         texts = isinstance(info.node_type, str) and isinstance(info.exec_type, str)
-        said = f"{what}: counter {info!r} lacks a type, or its types are no texts."
+        said = f"{what}: counter {info!r} lacks a type, or its types are not texts."
         require(texts and bool(info.node_type), said)
         status = isinstance(info.status, ProfilingInfo.Status)
         require(status, f"{what}: the status of counter '{info.node_name}' is {info.status!r}.")

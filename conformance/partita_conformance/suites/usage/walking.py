@@ -223,7 +223,7 @@ class Walk:
         read = [*feeds.values(), *(r.array for r in self._results)]
         for index, array in enumerate(arrays):
             plain = type(array) is np.ndarray and array.flags.c_contiguous
-            require(plain and array.flags.writeable, f"Output {index} is no plain array.")
+            require(plain and array.flags.writeable, f"Output {index} is not a plain array.")
             shared = any(np.shares_memory(array, other) for other in read)
             require(not shared, f"Output {index} lies where something else does.")
             read.append(array)

@@ -190,7 +190,7 @@ class Document:
         if zeros.size != scale.size or not np.isfinite(scale).all() or (scale < 0).any():
             raise self.error(
                 f"tensor {index} has {scale.size} scales and {zeros.size} zero points, or scales "
-                "that are no positive numbers"
+                "that are not positive numbers"
             )
         if scale.size > 1 and not (0 <= axis < len(shape) and shape[axis] == scale.size):
             raise self.error(f"tensor {index} of shape {list(shape)} has {scale.size} scales")

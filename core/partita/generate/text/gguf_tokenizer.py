@@ -157,7 +157,7 @@ def _vocabulary(tokens: Sequence[str]) -> dict[str, int]:
 def _pair(merge: str, longest: int) -> tuple[str, str]:
     left, space, right = merge.partition(" ")
     if not left or not space or not right or " " in right:
-        raise ValueError(f"{merge!r} is no pair of tokens")
+        raise ValueError(f"{merge!r} is not a pair of tokens")
     if len(left) + len(right) > longest:  # package tokenizers gives up on these, loudly
         raise ValueError(f"{repr(merge)[:60]} makes what is longer than all tokens")
     return left, right

@@ -129,7 +129,7 @@ def from_folder(folder: Path, end_tokens: Sequence[int] = ()) -> Tokenizer:
     require("tokenizers", "a tokenizer")
     import tokenizers
 
-    what = f"'{path}' is no tokenizer that can be read"
+    what = f"'{path}' is not a tokenizer that can be read"
     with surviving(f"'{folder}'"), raised_as(TokenizerError, what):
         engine = tokenizers.Tokenizer.from_file(str(path))
     config = read_json(folder / "tokenizer_config.json")
@@ -139,7 +139,7 @@ def from_folder(folder: Path, end_tokens: Sequence[int] = ()) -> Tokenizer:
     own = folder / "chat_template.jinja"
     source = _default_template(config)
     if own.is_file():
-        with raised_as(TokenizerError, f"'{own}' is no chat template that can be read"):
+        with raised_as(TokenizerError, f"'{own}' is not a chat template that can be read"):
             source = own.read_text("utf-8")
     template = ChatTemplate(source, f"'{folder}'", names) if source else None
     return Tokenizer(engine, ends, template, f"'{folder}'")

@@ -139,7 +139,7 @@ def refused_mixture(node: Node) -> Reason | None:
         for place in layer.places:
             value = node.input(place)
             if value is not None and value.const is None:
-                return refused(f"input {place} is no constant")
+                return refused(f"input {place} is not a constant")
     return None
 
 

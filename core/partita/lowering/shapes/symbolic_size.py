@@ -213,7 +213,7 @@ class Size:
 
     def __hash__(self) -> int:
         """None: what is kept under a size in some table would be found by others."""
-        raise NoKeyError("A symbolic size is no key: it stands for other numbers too.")
+        raise NoKeyError("A symbolic size is not a key: it stands for other numbers too.")
 
     def __bool__(self) -> bool:
         return bool(self != 0)

@@ -174,7 +174,7 @@ def _matching_dtype(port: Port, array: Array) -> Array:
         return array.astype(object) if array.dtype.kind in "UST" else array
     try:
         if not _holds_numbers(array, port.dtype):
-            raise TypeError("they are no numbers, or none that this type holds a part of")
+            raise TypeError("they are not numbers, or none that this type holds a part of")
         lost = _would_be_lost(array, port.dtype)
         if not lost:
             return array.astype(port.dtype)

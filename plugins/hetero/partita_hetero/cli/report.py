@@ -196,7 +196,7 @@ def _second(args: argparse.Namespace, out: Output) -> Callable[[], PlacementReco
         return lambda: saved
     if _is_saved(args.model):
         raise ReportError(
-            f"'{args.compare}' is no saved report: a saved one, as '{args.model}' is, can be "
+            f"'{args.compare}' is not a saved report: a saved one, as '{args.model}' is, can be "
             "compared with another .json file."
         )
     Core().resolve_device(args.compare)

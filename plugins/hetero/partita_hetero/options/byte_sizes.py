@@ -21,7 +21,7 @@ def parse_bytes(text: str) -> int:
         return int(_SIZE.validate_python(text))
     except ValidationError as error:
         raise ValueError(
-            f"'{text}' is no size; write bytes, or e.g. 512MiB, 2GiB or 1.5GB"
+            f"'{text}' is not a size; write bytes, or e.g. 512MiB, 2GiB or 1.5GB"
         ) from error
 
 

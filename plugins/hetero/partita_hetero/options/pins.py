@@ -48,7 +48,7 @@ class PinRule(BaseModel):
         form = _FORM.fullmatch(value.strip())
         if form is None:
             raise ValueError(
-                f"'{value}' is no pin; write NAME=DEVICE, re:EXPRESSION=DEVICE, "
+                f"'{value}' is not a pin; write NAME=DEVICE, re:EXPRESSION=DEVICE, "
                 "type:OPERATOR=DEVICE, path:MODULE=DEVICE or meta:KEY=VALUE=DEVICE, with '?' "
                 "behind the device for a soft pin"
             )
@@ -65,9 +65,11 @@ class PinRule(BaseModel):
             try:
                 re.compile(self.pattern)
             except re.error as error:
-                raise ValueError(f"'{self.pattern}' is no regular expression: {error}") from error
+                raise ValueError(
+                    f"'{self.pattern}' is not a regular expression: {error}"
+                ) from error
         if self.match == "meta" and "=" not in self.pattern:
-            raise ValueError(f"'{self.pattern}' is no metadata; write KEY=VALUE")
+            raise ValueError(f"'{self.pattern}' is not a metadata entry; write KEY=VALUE")
         return self
 
     def takes(self, op: OpFacts) -> bool:

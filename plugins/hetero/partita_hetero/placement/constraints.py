@@ -79,7 +79,7 @@ def gather(
 
 
 def by_name(pins: Mapping[str, str], wiring: OpGraph, devices: DeviceList) -> Constraints:
-    """Affinities: device by operation name; one on a device that cannot be used is let go.
+    """Affinities: device by operation name; one on a device that cannot be used is ignored.
 
     Raises:
         UnsupportedOpError: The model has no such operation.
@@ -103,7 +103,9 @@ def by_name(pins: Mapping[str, str], wiring: OpGraph, devices: DeviceList) -> Co
     notes = []
     for error_text, ops in lost.values():
         more = f" So {len(ops)} operations have it." if len(ops) > 1 else ""
-        notes.append(f"{error_text}{more} Such affinities are let go; with STRICT it is an error.")
+        notes.append(
+            f"{error_text}{more} Such affinities are ignored; with STRICT they are an error."
+        )
         _log.warning("%s", notes[-1])
     return Constraints(result, notes)
 
@@ -127,7 +129,7 @@ class Spelling:
                 canonical = self._core.resolve_device(device)
             except DeviceError as error:
                 which = "" if subject.endswith("which") else f" names '{device}', which"
-                raise type(error)(f"{subject}{which} is no usable device. {error}") from error
+                raise type(error)(f"{subject}{which} is not a usable device. {error}") from error
             self._known[device] = self._listed.get(canonical, device)
         return self._known[device]
 

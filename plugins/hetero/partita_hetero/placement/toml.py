@@ -56,7 +56,7 @@ def scalar(value: Scalar) -> str:
     if isinstance(plain, int):
         return str(int(plain))
     if not isinstance(plain, float):
-        raise TypeError(f"{value!r} is no text, number or truth value.")
+        raise TypeError(f"{value!r} is not a text, number or truth value.")
     if not math.isfinite(plain):
         return "nan" if math.isnan(plain) else ("inf" if plain > 0 else "-inf")
     return repr(float(plain))

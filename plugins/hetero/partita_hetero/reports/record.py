@@ -145,6 +145,6 @@ def load(path: Path) -> PlacementRecord:
         place = ".".join(map(str, fault["loc"]))
         what = f"at {place}: {fault['msg']}" if place else fault["msg"]
         raise ReportError(
-            f"'{path}' is no report ({what}). Write one with 'partita report MODEL --output "
+            f"'{path}' is not a report ({what}). Write one with 'partita report MODEL --output "
             "REPORT.json'."
         ) from error

@@ -174,7 +174,7 @@ class Scheduler:
         for port in self._sized.model.inputs:
             if port.dtype is None:
                 return (
-                    f"COST cannot make up input '{port.name}', which is no tensor: placed by "
+                    f"COST cannot make up input '{port.name}', which is not a tensor: placed by "
                     "priority."
                 )
             if port.shape is None:

@@ -10,7 +10,7 @@ typedef struct {
 #endif
 } Weights;
 
-// Nothing here waits for what is read: numbers are converted where they are used.
+// Loads only, so that none is waited for here: values are converted where they are used.
 void fetch(
     Weights* to, __global const uint4* w, __global const SCALES* scales,
     __global const OFFSET_TYPE* offsets, const int n0, const int columns, const int units,
@@ -23,7 +23,7 @@ void fetch(
 #ifndef UNSCALED
     #pragma unroll
     for (int p = 0; p < PARTS; p++) {
-      // The last unit may have parts beyond the last block; elements there meet zeros.
+      // The last unit may have parts beyond the last block; its elements are multiplied by zeros.
       const size_t at = n * blocks + min(FIRST_BLOCK(unit) + p, blocks - 1);
       to->scales[c][p] = ((__global const RAW(SCALES)*)scales)[at];
 #ifndef ZERO

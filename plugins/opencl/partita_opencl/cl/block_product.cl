@@ -27,7 +27,7 @@
 #endif
 
 #ifdef NORM
-// What each row is multiplied by, to `norms`; `shared` has a number for each item and row.
+// Writes the factor of each row to `norms`; `shared` has a value per item and row.
 void norms_of(
     __local float* norms, __local float* shared, __global const REAL* a, const int m0,
     const int rows, const int depth, const int tid, const float epsilon

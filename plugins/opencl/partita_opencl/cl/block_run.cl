@@ -1,12 +1,12 @@
 // Products of few rows that follow one another, as one kernel whose work-groups stay on the device:
 // each is what block_product.cl computes of one, and takes a record of `table`. A warp multiplies
 // COLUMNS columns at a time; a product begins when all groups are done with the one before, and its
-// first weights are on their way while they wait.
+// first weights are being loaded meanwhile.
 //
 // All groups must be on the device at a time; see waiting.cl.
 //
 // Options: ITEMS (a multiple of 32), ROWS, COLUMNS, PRODUCTS; those of block_weights.cl
-//   DEEP        steps whose weights are on their way
+//   DEEP        steps whose weights are loaded ahead
 //   DEPTH       of the deepest product, a multiple of 8, as are those of all
 //   ACTIVATION  of the products that have one
 //   NORMALIZE   for the sums over a warp
@@ -133,7 +133,7 @@ void block_run(
 
     const int steps = whole / 32;
 
-    // Weights wait for nobody.
+    // Weights do not depend on other groups.
     Weights coming[DEEP];
     #pragma unroll
     for (int d = 0; d < DEEP; d++)
@@ -191,7 +191,7 @@ void block_run(
       }
       barrier(CLK_LOCAL_MEM_FENCE);
 #endif
-      // All warps take as many turns, since those of some devices add by barriers.
+      // All warps make as many iterations, since on some devices they add with barriers.
       const int end = (columns + turn - 1) / turn * turn;
       for (int first = 0; first < end; first += turn) {
         const int n0 = here + first, n = n0 + lane / ROWS, r_of_lane = lane % ROWS;
@@ -207,7 +207,7 @@ void block_run(
             const int step = base + d;
             if (step >= steps) break;
             const Weights now = coming[d];
-            // What these registers are for next: of these columns, or of the next turn's.
+            // The registers' next contents: of these columns, or of the next iteration's.
             const bool more = step + DEEP < steps;
             const int later = more ? step + DEEP : d;
             FETCH(&coming[d], more ? n0 : n0 + turn, later * 32 + lane)

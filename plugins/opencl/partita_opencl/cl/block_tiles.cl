@@ -56,7 +56,7 @@ Part part_of(__local const int* record, const int warp, const int group, const i
   return part;
 }
 
-// Whether a warp has nothing to do, which takes it as long as what the others do.
+// Whether a warp has no tile left; idle warps still take part in barriers.
 #ifdef NVIDIA
 #define IS_IDLE(first, end) ((first) >= (end))
 #else

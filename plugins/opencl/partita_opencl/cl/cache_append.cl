@@ -1,4 +1,4 @@
-// Keys, turned by their positions, and values of new tokens to their places in the cache.
+// Stores keys, rotated by their positions, and values of new tokens at their places in the cache.
 //
 // Options: those of cache_tokens.cl; NO_PAST  places of tokens that are padding become zero
 //   ITEMS  with CACHE_CODES: items that make a row; else each has an element

@@ -8,12 +8,12 @@
 //   HEADS    of keys; GROUP of them of queries share one
 //   ONE_TOKEN  there is one of each row
 //   AT_ONCE  keys of a set at a time
-//   APPENDS  the tokens, at most so many, are not in the cache yet: they are taken from k and v, and
-//            come into it here
+//   APPENDS  the new tokens, at most so many, are not in the cache yet: they are read from k and v,
+//            and stored in the cache here
 //   WINDOW   a token sees only so many keys, its own included; SOFTCAP  scores stay below it
 //   SEES_ALL a token sees later ones too; BIASED  a number is added to each score, BIAS_HALF  a half
 //   SPLITS   with several, sums go to `partial`, and maxima and weights behind them; the last group to
-//            come joins those of all
+//            arrive combines them
 //   NVIDIA   items of a set are neighbours in a warp, and add by instructions
 
 #include "cache_tokens.cl"
@@ -81,7 +81,7 @@ void sum_over_set(float* scores, __local float* partial, const int tid) {
 #endif
 #define ADDED(a, b) ((a) + (b))
 
-// What an item reads of a key or a value: nothing here waits for it.
+// An item's part of a key or a value: loads only, so that none is waited for here.
 #if defined(NVIDIA) && defined(CACHE_HALF) && WIDTH == 8
 typedef uint4 Elements;
 #define FETCH(to, from) to = *(__global const uint4*)(from)
@@ -125,7 +125,7 @@ void fetch(float* to, __global const CACHE* from) {
 
 #define QUERY_LOADS ((ROWS * SIZE + ITEMS - 1) / ITEMS)
 #define NEW_LOADS ((APPENDS * SIZE + ITEMS - 1) / ITEMS)
-#if QUERY_LOADS <= 8  // there are registers for what is on its way
+#if QUERY_LOADS <= 8  // there are registers enough for loads in flight
 #define EARLY
 #define UNROLL_IF_EARLY _Pragma("unroll")
 #else
@@ -133,7 +133,7 @@ void fetch(float* to, __global const CACHE* from) {
 #endif
 #define IN_LOCAL (LANES > 1 ? 2 * WIDTH : SCORES > WIDTH ? SCORES : WIDTH)  // numbers of an item
 #define FITTING (ITEMS * IN_LOCAL / (TEAMS * SIZE))
-#define BATCH (FITTING < ROWS ? FITTING : ROWS)  // rows whose sums are there at a time
+#define BATCH (FITTING < ROWS ? FITTING : ROWS)  // rows whose sums are kept at a time
 
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1)))
 void cache_attention(
@@ -152,7 +152,7 @@ void cache_attention(
   __local float queries[ROWS * SIZE];
   __local float scratch[ITEMS * IN_LOCAL];
   __local float maxima[TEAMS * ROWS], weights[TEAMS * ROWS];
-  // Known to the compiler, since to divide by what it does not know takes long.
+  // A compile-time constant, since dividing by a variable is slow.
   const int heads = HEADS, group = GROUP;
 #ifdef ONE_TOKEN
   const int tokens = 1;
@@ -169,7 +169,7 @@ void cache_attention(
   k += (size_t)row * tokens * step.y + start.y + head * SIZE;
   v += (size_t)row * tokens * step.z + start.z + head * SIZE;
 
-  // What does not depend on lengths is on its way before these are there. Row r of the group is head
+  // Loads that do not depend on the lengths start before these arrive. Row r of the group is head
   // r % group of those that share the keys, of token r / group.
   const int first = tile * ROWS;
 #ifdef EARLY
@@ -209,7 +209,7 @@ void cache_attention(
   float key_scales[AT_ONCE], value_scales[AT_ONCE];
   int begin = 0;
 #ifndef WINDOW
-  FETCH_KEY(0, KEY_OF(0), places)  // while lengths are on their way
+  FETCH_KEY(0, KEY_OF(0), places)  // while the lengths are being loaded
 #endif
   const int2 span = span_of(length, most, row, tokens, room, turns, fault, mark);
   const int before = span.x, valid = min(tokens, span.y - span.x);
@@ -237,7 +237,7 @@ void cache_attention(
   begin = max(0, min(end, before + first / group - WINDOW + 1));
   FETCH_KEY(0, KEY_OF(0), end)
 #else
-  if (KEY_OF(0) >= end) {  // what lies there may be no number
+  if (KEY_OF(0) >= end) {  // the memory there may hold NaN
     LEAVE_OUT(coming_keys[0])
     LEAVE_OUT(coming_values[0])
     key_scales[0] = value_scales[0] = 0.0f;
@@ -455,7 +455,7 @@ void cache_attention(
     if (token >= tokens) break;
     const size_t result = (((size_t)row * tokens + token) * heads + head) * group + r % group;
     __global const float* parts = partial_sums + result * SPLITS * (SIZE + 2);
-    float tops[SPLITS], counts[SPLITS], of_part[SPLITS];  // all on their way at once
+    float tops[SPLITS], counts[SPLITS], of_part[SPLITS];  // all loaded at once
     #pragma unroll
     for (int s = 0; s < SPLITS; s++) {
       tops[s] = parts[s * (SIZE + 2) + SIZE];

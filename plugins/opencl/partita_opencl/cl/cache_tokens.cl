@@ -5,9 +5,9 @@
 // Options: SIZE  elements of a head, CACHE_HALF, TOKEN_HALF, TABLE_HALF  halves, else float32
 //   CACHE_CODES  the cache holds bytes, and behind those of a row the float32 that an element is a
 //            byte's times: rows of partita.tensors.cache_rows
-//   TOLD_BY_LENGTHS  lengths alone say how many keys there are, brought to what can be
-//   ROTATED  elements of a head that are turned, 0 for none; INTERLEAVED  pairs are neighbours, else
-//            they are half of ROTATED apart
+//   TOLD_BY_LENGTHS  the number of keys comes from the lengths alone, clamped to the valid range
+//   ROTATED  elements of a head that are rotated, 0 for none; INTERLEAVED  pairs are neighbours,
+//            else they are half of ROTATED apart
 
 #ifdef TOKEN_HALF
 #define TOKEN half
@@ -49,7 +49,7 @@
 #define GET_TABLE(p, i) (p)[i]
 #endif
 
-// Notes what does not fit: the operation's number, then a CacheFault. The first one stays.
+// Records a fault: the operation's number, then a CacheFault. Later ones are not recorded.
 void note_fault(
     volatile __global int* fault, const int mark, const int kind, const int row, const int found,
     const int least, const int most
@@ -108,7 +108,7 @@ int partner_of(const int d) {
 #endif
 }
 
-// Element d of a head, turned with its partner by the angle of its token's position.
+// Element d of a head, rotated with its partner by the angle of its token's position.
 float turned_pair(
     const float own, const float other, const int d, const int position,
     __global const TABLE* cosines, __global const TABLE* sines
@@ -139,7 +139,7 @@ float turned(
 }
 
 #ifdef CACHE_CODES
-// Element d of what joins the cache: of a key, which is turned, or of a value.
+// Element d of a row to be stored: of a key, which is rotated, or of a value.
 float joining(
     __global const TOKEN* head, const bool is_key, const int d, const int position,
     __global const TABLE* cosines, __global const TABLE* sines
@@ -161,7 +161,7 @@ void encode(
     __local float* partial, const int tid, const int items
 ) {
   float largest = 0.0f;
-  // All items make each turn of a loop: PoCL loses what some did in turns that others had not.
+  // All items make each iteration: PoCL loses results of iterations that only some make.
   for (int base = 0; base < SIZE; base += items) {
     const int d = base + tid;
     if (d < SIZE) largest = larger(largest, joining(head, is_key, d, position, cosines, sines));

@@ -8,7 +8,7 @@
 //
 // Options: GRID with DIMS 2, 3 or 8; else WIDTH 1 or 4 elements per item
 
-// What a float is in half precision; half values are floats in registers.
+// A float rounded to half precision; half values are floats in registers.
 float rounded_to_half(const float x) {
   ushort bits;
   vstore_half(x, 0, (__private half*)&bits);

@@ -1,4 +1,4 @@
-// What a copy by NVIDIA's copy engine is waited for with: barriers in local memory that count bytes.
+// Barriers in local memory that count bytes: kernels wait with them for NVIDIA's copy engine.
 //
 // To be included behind warp_units.cl.
 

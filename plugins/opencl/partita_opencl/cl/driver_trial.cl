@@ -1,4 +1,4 @@
-// What a driver must be able to do at all, and then, with VECTORS, what most kernels are made of:
+// The least that a driver must be able to do, and then, with VECTORS, what most kernels are made of:
 // sums by fma of vectors of eight and sixteen, which must agree. With DECLARED, too, built-in
 // functions of other kinds: what the declarations of a program must lead to.
 

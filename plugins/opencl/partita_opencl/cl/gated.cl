@@ -1,4 +1,4 @@
-// What lets a number through.
+// Activations of gates.
 //
 // Options: ACTIVATION  of the gate
 //   LIMIT  instead, as GPT-OSS gates: the largest gate, and the largest size of the other factor

@@ -1,4 +1,4 @@
-// The sum of a value over the items of a work-group, which all come here.
+// The sum of a value over the items of a work-group, all of which must call it.
 //
 // Options: ITEMS (a power of two)
 

@@ -1,5 +1,5 @@
-  // What an item has written to global memory is there for the group that is the last to come to a
-  // tile, which goes on alone.
+  // The last group to arrive at a tile goes on alone; it sees what the others wrote to global
+  // memory.
   DEVICE_FENCE();
   barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
   if (tid == 0) {

@@ -1,4 +1,4 @@
-// What indices name. To be included; options: I  the index type, DEPTH  coordinates of a tuple
+// Elements named by indices. To be included; options: I  the index type, DEPTH  coordinates of a tuple
 
 // The row for an index that may count from the end, or -1.
 long row_of(const I index, const long size) {

@@ -21,7 +21,7 @@ __kernel void one_hot(
   const long row = at / inner, place = row % depth;
   const I index = GET_INDEX(indices, row / depth * inner + at % inner);
 #ifdef FLOATS
-  // Only what fits is cast: others name no place, and neither does what is not a number.
+  // Only values in range are cast: others, and NaN, name no element.
   long named = index < depth && index >= -depth ? (long)index : depth;
 #else
   long named = (long)index;

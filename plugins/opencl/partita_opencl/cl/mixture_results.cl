@@ -1,4 +1,4 @@
-// How products by experts' weights leave what they have computed.
+// Stores the results of products by experts' weights.
 //
 // Options: those of gated.cl
 //   GATED  of two neighbouring columns, the activation of the first is multiplied by the second

@@ -1,4 +1,4 @@
-// What tokens choose of a mixture's experts, and what becomes of their rows. A token has a row for each
+// The experts that tokens choose of a mixture, and where their rows go. A token has a row for each
 // expert that it chooses.
 //
 // Options: EXPERTS  how many there are

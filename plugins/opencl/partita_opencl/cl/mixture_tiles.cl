@@ -1,6 +1,6 @@
 // Products of rows with the weights of their experts, for GPUs: a work-group computes a tile of at most
 // HIGH rows of one expert and WIDE columns, for which weights are unpacked into local memory, DEEP
-// terms at a time. What is multiplied next is on its way while items compute.
+// terms at a time. The next terms are loaded while items compute.
 //
 // Options: HIGH, WIDE, DEEP; those of block_weights.cl and mixture_results.cl
 //   MATRIX    matrix units multiply halves; without the option NVIDIA, items compute the same sums from
@@ -117,7 +117,7 @@ void mixture_tiles(
     LOAD_OFFSET(i, p, at) \
   }
 #endif
-  // Beyond the last unit, elements are what they are: they meet zeros of a.
+  // Elements beyond the last unit are arbitrary: they are multiplied by zeros of a.
 #define LOAD_W(k0) \
   _Pragma("unroll") \
   for (int i = 0; i < W_LOADS; i++) { \

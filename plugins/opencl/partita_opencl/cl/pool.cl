@@ -20,7 +20,7 @@ __kernel void pool(
   const long x0 = (long)(p % out_size.x) * stride.x - pad.x;
   const long y0 = (long)((p / out_size.x) % out_size.y) * stride.y - pad.y;
   const long z0 = (long)(p / (out_size.x * out_size.y)) * stride.z - pad.z;
-  // Windows may be far larger than the image: only what lies in it is walked.
+  // Windows may be far larger than the image: only elements inside it are visited.
   const int x_first = taps_before(0, x0, dilation.x, window.x);
   const int y_first = taps_before(0, y0, dilation.y, window.y);
   const int z_first = taps_before(0, z0, dilation.z, window.z);

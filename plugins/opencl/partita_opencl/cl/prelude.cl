@@ -1,4 +1,4 @@
-// What every kernel file may use: access to elements, fences, activations. Epilogues take their
+// Shared by all kernel files: access to elements, fences, activations. Epilogues take their
 // activation as the option ACTIVATION, so that a kernel holds the code of one only.
 //
 // Options: HALF    elements are float16 in memory and float32 in registers
@@ -131,7 +131,7 @@ void unpack8(float* v, const uint4 bits) {
 #endif
 
 #ifdef NORMALIZE
-// The sum of a value over the items of a warp; all items of the group come here together.
+// The sum of a value over the items of a warp; all items of the group must call it together.
 #ifdef NVIDIA
 float sum_over_warp(float v, __local float* unused, const int tid) {
   #pragma unroll
@@ -154,7 +154,7 @@ float sum_over_warp(const float v, __local float* partial, const int tid) {
 }
 #endif
 
-// What another item of the warp has.
+// A value of another item of the warp.
 float from_lane(const float v, const int lane, __local float* shared, const int tid) {
 #ifdef NVIDIA
   float other;
@@ -162,7 +162,7 @@ float from_lane(const float v, const int lane, __local float* shared, const int 
       : "=f"(other) : "f"(v), "r"(lane));
   return other;
 #else
-  barrier(CLK_LOCAL_MEM_FENCE);  // others may still read what is there
+  barrier(CLK_LOCAL_MEM_FENCE);  // other items may still read the old values
   shared[tid] = v;
   barrier(CLK_LOCAL_MEM_FENCE);
   const float other = shared[tid / 32 * 32 + lane % 32];

@@ -1,8 +1,9 @@
 // Dense products by constant matrices of float16 whose tiles the copy engine of NVIDIA's Hopper
 // moves (TMA): what product_stream.cl computes with DENSE and WARPGROUP. Groups stay for several
 // tiles. One item of a warp of its own asks for what comes next, STAGES ahead, also for the next
-// tile while results of the last one are written; barriers in local memory say what is there and
-// what was read. Each warp sends its results, and brings what is added to them, by itself.
+// tile while results of the last one are written; barriers in local memory say
+// which tiles are loaded and which were read. Each warp stores its own results, and loads what is
+// added to them.
 // Without the option NVIDIA, items copy and compute the same by ordinary instructions.
 //
 // Options: BM BN  tile sizes, WM  warps that compute: BM / 16, WN: 1, STAGES, WARPGROUP
@@ -73,7 +74,7 @@ void product_bulk(
     __global const half* restrict a, __global const half* restrict w,
     __global const float* restrict bias, __global const RESULT* restrict residual,
     __global RESULT* restrict y,
-    // What the copy engine is told of a, w, y and the residual; see tensor_map.cl.
+    // Tensor maps of a, w, y and the residual; see tensor_map.cl.
     __global const uchar* restrict maps,
     // Columns and depth are multiples of eight; a has `channels` of them `pitch` apart.
     const int rows, const int columns, const int depth, const int channels, const int pitch,

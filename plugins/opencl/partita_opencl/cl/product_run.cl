@@ -65,7 +65,7 @@ void product_run(
       __global const half* w =
           weights + record[W_AT] + (size_t)(n0 + row0) * depth + first * BK + chunk * 8;
 
-      uint filters = 0;  // a bit per row of w that is there
+      uint filters = 0;  // a bit per row of w that exists
       #pragma unroll
       for (int i = 0; i < B_LOADS; i++)
         filters |= (n0 + row0 + i * LOAD_ROWS < columns ? 1u : 0u) << i;
@@ -190,7 +190,7 @@ void product_run(
               }
           }
         }
-        barrier(CLK_LOCAL_MEM_FENCE);  // the residual is there, `word` and tiles are read no more
+        barrier(CLK_LOCAL_MEM_FENCE);  // the residual is loaded; `word` and tiles are no longer read
         if (finishes) {
           #pragma unroll
           for (int i = 0; i < FRAGMENTS; i++)
@@ -224,7 +224,7 @@ void product_run(
     }
   }
   ARRIVED(0);
-  // The last group leaves zeros behind: nobody waits any more.
+  // The last group resets the counters: no group waits any more.
   if (tid == 0 && !stalled) {
     int before;
     COUNT(before, counters + records * LINE)

@@ -128,11 +128,11 @@ void product_stream(
   for (int i = tid; i < BN; i += ITEMS)
     addend[i] = n0 + i < columns ? bias[group * columns + n0 + i] : 0.0f;
 
-  uint filters = 0;  // a bit per row of w that is there
+  uint filters = 0;  // a bit per row of w that exists
   #pragma unroll
   for (int i = 0; i < B_LOADS; i++)
     filters |= (n0 + row0 + i * LOAD_ROWS < columns ? 1u : 0u) << i;
-  uint inside = 0;  // a bit per row whose pixel is there
+  uint inside = 0;  // a bit per row whose pixel exists
 #ifndef DENSE
   int base[A_LOADS];
 #endif
@@ -240,7 +240,7 @@ void product_stream(
   LOAD_RESIDUAL()
 #endif
 #ifdef PAIRS
-  // An item's pairs of the result and of the residual, which few of them wait for in registers.
+  // An item's pairs of the result and of the residual, of which few are held in registers ahead.
 #define PAIR_M(p) (m0 + warp_m + lane / 4 + (p) / 2 / B_COLUMNS * 16 + (p) % 2 * 8)
 #define PAIR_N(p) (n0 + warp_n + lane % 4 * 2 + (p) / 2 % B_COLUMNS * 8)
 #define PAIR(p) ((size_t)PAIR_M(p) * y_columns + PAIR_N(p))
@@ -393,7 +393,7 @@ void product_stream(
     }
 #endif
   ARRIVED(0);
-  barrier(CLK_LOCAL_MEM_FENCE);  // tiles are read no more; the residual is there
+  barrier(CLK_LOCAL_MEM_FENCE);  // tiles are no longer read; the residual is loaded
 
 #ifdef PAIRS
   #pragma unroll

@@ -7,7 +7,7 @@
 //              four elements, and with B_VECTORS y is written by vectors, too
 //   Sums of which a group makes a part only (the k range is cut in `splits`):
 //   SPLIT      y[split][z][m][n] gets raw sums; product_sum.cl adds them up
-//   HAND_OVER  raw sums go to `partial`; the group that is the last to come to a tile adds them up,
+//   HAND_OVER  raw sums go to `partial`; the last group to arrive at a tile adds them up,
 //              in the order of the splits, so that results repeat bit for bit
 
 #define ITEMS ((BM / TM) * (BN / TN))
@@ -24,7 +24,7 @@
 #define GET_VECTOR GET4
 #define NO_SCALAR 0.0f
 #define NO_VECTOR (float4)(0.0f)
-#ifndef A_PACKED  // it is turned, so that an item's rows are neighbours
+#ifndef A_PACKED  // transposed, so that an item's rows are neighbours
 #ifdef A_VECTORS
   #define STORE_A(s) { const int e = tid + i * ITEMS; \
       __local float* to = a_tile[s] + e % (BK / 4) * 4 * A_ROW + e / (BK / 4); \

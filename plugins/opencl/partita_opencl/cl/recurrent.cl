@@ -6,7 +6,7 @@
 //
 // Options: LSTM, GRU or RNN, HIDDEN  elements of a state, ITEMS, DIRECTIONS
 //   PARTS  if it is not 1, ITEMS / PARTS are at least HIDDEN
-//   LENGTHS, BIAS, PEEPHOLES, INITIAL_H, INITIAL_C  the inputs that are there
+//   LENGTHS, BIAS, PEEPHOLES, INITIAL_H, INITIAL_C  the inputs that are given
 //   BATCH_FIRST  sequences come before steps, INPUT_FORGET, RESET_AFTER  attributes of the operator
 //   GLOBAL_STATE  the state does not fit local memory
 

@@ -1,4 +1,4 @@
-// What a step makes of the sums of an element's gates. To be included where it is computed, behind
+// The new state from the sums of an element's gates. To be included where it is computed, behind
 // recurrent_gates.cl: own[g] is what the input gives to a gate, TOTAL(g) what the state does, CELL what
 // an LSTM keeps, PEEP(n) its peepholes, BEFORE the state, and RESULT what it becomes.
 

@@ -7,7 +7,7 @@
 //
 // Options: LSTM, GRU or RNN, HIDDEN  elements of a state, a multiple of 8, WARPS, SHARES, DIRECTIONS
 //   FUNCTION0, FUNCTION1, FUNCTION2  activations, of both directions
-//   LENGTHS, BIAS, PEEPHOLES, INITIAL_H, INITIAL_C  the inputs that are there
+//   LENGTHS, BIAS, PEEPHOLES, INITIAL_H, INITIAL_C  the inputs that are given
 //   BATCH_FIRST  sequences come before steps, INPUT_FORGET  an attribute; GRU has its reset gate after
 //   the product
 
@@ -118,7 +118,7 @@ void recurrent_units(
   __global const ushort* coming_row = (__global const ushort*)x + row * ROW + unit;
   __global half* result = y + out + unit;
   const long next_row = forward * turns * ROW, next_result = forward * pitch;
-// What the next step adds is read while this one multiplies; to convert it would be to wait for it.
+// Addends of the next step are loaded while this one multiplies; converting them would wait.
 #define BRING() { \
     if (mine) \
       for (int g = 0; g < GATES; g++) coming[g] = coming_row[g * HIDDEN]; \

@@ -6,8 +6,8 @@
 // Options: T accumulator type, and the type of elements in memory unless X_HALF, Y_HALF say that
 //   those of x or y are float16, ITEMS (a power of two), COLUMNS, LOWEST and HIGHEST value of T
 //   MAXIMUM, MINIMUM, PRODUCT  how elements are joined, else by a sum
-//   SQUARES, MAGNITUDES        what elements are replaced by before
-//   MEAN, ROOT, LOGARITHM      what is made of the result after
+//   SQUARES, MAGNITUDES        applied to elements before the reduction
+//   MEAN, ROOT, LOGARITHM      applied to the result
 
 #ifdef X_HALF
 #define X half

@@ -1,5 +1,5 @@
-// Heads turned by the angles of their tokens' positions. An element's head is `at / SIZE`; heads lie
-// in (batch, token, head) or, with HEADS_FIRST, in (batch, head, token).
+// Rotary embedding: heads rotated by the angles of their tokens' positions. An element's head is
+// `at / SIZE`; heads are stored in (batch, token, head) or, with HEADS_FIRST, in (batch, head, token).
 //
 // Options: those of cache_tokens.cl; HEADS_FIRST
 //   IDS  1  a position for all rows' first tokens, 2  for each token; 0: tables have a row for each

@@ -4,7 +4,7 @@
 //
 // Options: I  the index type, DEPTH  coordinates of a tuple
 //   T  an unsigned type of the element's size, or the type itself, of 32 bits, where there is one of
-//   SUM, PRODUCT, MINIMUM, MAXIMUM  how elements are joined with what is there
+//   SUM, PRODUCT, MINIMUM, MAXIMUM  how elements are combined with the old ones
 
 #include "index_places.cl"
 

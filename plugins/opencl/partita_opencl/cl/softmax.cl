@@ -51,7 +51,7 @@ void softmax_rows(
 }
 
 #if ITEMS > 1
-// Brings what the items of each column found to all of them.
+// Combines the values of each column's items, for all of them.
 #define SHARE(v, STATEMENT) { \
     partial[lid][lane] = v; \
     barrier(CLK_LOCAL_MEM_FENCE); \

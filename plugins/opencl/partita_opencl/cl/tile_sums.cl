@@ -16,7 +16,7 @@
 #endif
 
 #ifdef NVIDIA
-#define ONE 0x1p-24f  // what the number 1 is in the sums
+#define ONE 0x1p-24f  // the value of 1 in the sums
 #else
 #define ONE 1.0f
 #endif
@@ -69,7 +69,7 @@
     multiply_block(dots, words[2], words[3], rows, piece, 1, t); \
   }
 
-// Leaves the products of a block with the items whose columns stand for it.
+// Keeps the products of a block in the items whose columns represent it.
 void multiply_block(
     float dots[2][PAIR], const uint low, const uint high, const uint* rows, const int piece,
     const int b, const int t

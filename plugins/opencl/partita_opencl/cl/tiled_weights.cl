@@ -15,7 +15,7 @@
 #define SIDE_COUNT 8
 #endif
 #define SIDE (SIDE_COUNT * (int)sizeof(RAW(SCALES)))
-// What stands in the i-th place of eight elements of a row: pairs are half a word apart.
+// The element stored i-th of eight of a row: pairs are half a word apart.
 #define PLACE(i) ((i) % 2 * 4 + (i) / 2 % 2 * 2 + (i) / 4)
 #define PIECE_BYTES (WORD_BYTES + 8 * SIDE)
 

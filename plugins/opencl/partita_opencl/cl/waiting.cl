@@ -1,10 +1,10 @@
 // How work-groups of one launch, all of which are on the device, wait for one another: by counters in
-// memory. Waiting is bounded: a group that looks too often leaves a mark in stall[1] and ends.
+// memory. Waiting is bounded: a group that has polled too often sets stall[1] and ends.
 
 #define LINE 32  // counters for which groups wait have a cache line each
-#define MOST_LOOKS 200000  // takes a GPU more than a millisecond, on which bound_plan.py counts
+#define MOST_LOOKS 200000  // more than a millisecond on a GPU, which bound_plan.py relies on
 
-// Other groups' results are read past the first cache, which does not hear of them.
+// Other groups' results are read past the first-level cache, which is not coherent.
 #ifdef NVIDIA
 #define GET_FRESH4(v, p) asm volatile("ld.global.cg.v4.f32 {%0,%1,%2,%3}, [%4];" \
     : "=f"((v).x), "=f"((v).y), "=f"((v).z), "=f"((v).w) : "l"((size_t)(p)) : "memory")
@@ -16,9 +16,9 @@
   { asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(v) : "l"((size_t)(p)) : "memory"); }
 #define COUNT(old, p) { asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], 1;" \
     : "=r"(old) : "l"((size_t)(p)) : "memory"); }
-#define ORDER()  // the instructions above order what the items of the group did round barriers
+#define ORDER()  // the instructions above order the group's accesses around barriers
 #else
-// A fence must not stand where only one item comes: drivers may make a barrier of it.
+// A fence must be reached by all items: drivers may implement it as a barrier.
 #define ORDER() mem_fence(CLK_GLOBAL_MEM_FENCE)
 #define GET_FRESH4(v, p) v = *(p)
 #define SIGNAL(p) { atomic_inc(p); }
@@ -49,7 +49,7 @@ void fresh8(float* v, __global const REAL* p) {
 #endif
 }
 
-// Waits until all groups have counted; whether they did. All items of the group come here together.
+// Waits until all groups have counted; returns whether they did. All items must call it together.
 bool all_came(
     __global int* counter, const int groups, __global int* stall, __local int* word, const int tid
 ) {
@@ -65,8 +65,8 @@ bool all_came(
   return *word == 0;
 }
 
-// Zeros in the place of `count` counters, by the last group, when nobody waits any more; the counter
-// behind them tells which one that is.
+// Resets `count` counters, by the last group, when no group waits any more; the counter behind them
+// says which one that is.
 void leave_zeros(__global int* counters, const int count, const int groups, const int tid) {
   if (tid != 0) return;
   int before;
@@ -75,8 +75,8 @@ void leave_zeros(__global int* counters, const int count, const int groups, cons
     for (int i = 0; i <= count; i++) counters[i * LINE] = 0;
 }
 
-// The same by one group, where all have told the last of the counters, by PASS, that they wait for
-// none any more: nobody but this one looks for it, when it is done, so that it hardly has to wait.
+// The same by one group, where all others have counted, by PASS on the last counter, that they wait
+// for none any more. Only this group polls it, at its end, so that it hardly has to wait.
 void zero_passed(
     __global int* counters, const int count, const int groups, __global int* stall, const int tid
 ) {

@@ -86,7 +86,7 @@ class _Object:
     def __init__(self, data: bytes) -> None:
         ident, kind, machine, _, _, _, at, *_, count, _ = _HEADER.unpack_from(data)
         if (ident[:6], kind, machine) != (b"\x7fELF\x02\x01", _OBJECT, _X86_64):
-            raise LinkError("it is no object of an x86-64 processor")
+            raise LinkError("it is not an x86-64 object file")
         places = range(at, at + count * _SECTION.size, _SECTION.size)
         self.sections = [_section(data, place) for place in places]
         tables = [one for one in self.sections if one.kind == _SYMBOLS]

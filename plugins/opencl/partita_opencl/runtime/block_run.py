@@ -116,7 +116,7 @@ def _joined(run: Sequence[Step], tuning: Tuning) -> Step:
     placed = [found for step in run if (found := _placed(step)) is not None]
     last = run[-1]
     if not isinstance(last.fn, Launch):
-        raise TypeError(f"{last.fn!r} is no launch")
+        raise TypeError(f"{last.fn!r} is not a launch")
     shared = ("HALF", "BFLOAT", "NVIDIA", *tuning.form.options)
     common = {name: value for name, value in last.fn.program.options if name in shared}
     file, kernel, launch_of = f"{KERNEL}.cl", KERNEL, _launch_of

@@ -125,7 +125,7 @@ def _source(operand: Operand) -> tuple[Any, Any]:
         return operand.elements, (operand.elements, operand.nbytes)
     array = operand.const
     if array is None:
-        raise ValueError(f"{operand!r} is no constant")
+        raise ValueError(f"{operand!r} is not a constant")
     return array, (array.ctypes.data, array.nbytes)
 
 
@@ -219,7 +219,7 @@ class Plan:
     def launch(step: Step) -> Launch:
         """The launch of a planned step."""
         if not isinstance(step.fn, Launch):
-            raise TypeError(f"{step.fn!r} is no launch")
+            raise TypeError(f"{step.fn!r} is not a launch")
         return step.fn
 
     @property

@@ -309,7 +309,7 @@ class RunTable:
         last = self._run[-1]
         first = last.fn
         if not isinstance(first, Launch):
-            raise TypeError(f"{first!r} is no launch")
+            raise TypeError(f"{first!r} is not a launch")
         options |= {
             name: value for name, value in first.program.options if name in ("NVIDIA", "BFLOAT")
         }

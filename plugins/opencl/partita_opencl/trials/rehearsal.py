@@ -258,7 +258,7 @@ def _marks(device: Device) -> list[str]:
 
 def _launch(step: Step) -> Launch:
     if not isinstance(step.fn, Launch):
-        raise TypeError(f"{step.fn!r} is no launch")
+        raise TypeError(f"{step.fn!r} is not a launch")
     return step.fn
 
 

@@ -46,7 +46,7 @@ def to_json(step: Step) -> Json:
     """A step's launch, as :func:`perform` takes it in another process."""
     launch = step.fn
     if not isinstance(launch, Launch):
-        raise TypeError(f"{launch!r} is no launch")
+        raise TypeError(f"{launch!r} is not a launch")
     buffers: list[Json] = []
     places: dict[Any, int] = {}
 
@@ -107,7 +107,7 @@ def _buffer(owner: Any) -> Json:
             "describer": _program(owner.program),
             "matrices": matrices,
         }
-    raise TypeError(f"{owner!r} is no argument of a launch")
+    raise TypeError(f"{owner!r} is not an argument of a launch")
 
 
 def _program(key: ProgramKey) -> Json:

@@ -177,7 +177,9 @@ class _Reader:
         if counts is not None and (
             max(least, most or 0) > MOST_REPETITIONS or least > (most or least)
         ):
-            raise self._wrong(f"{counts[0]} is no number of repetitions up to {MOST_REPETITIONS}")
+            raise self._wrong(
+                f"{counts[0]} is not a number of repetitions up to {MOST_REPETITIONS}"
+            )
         self._at += length
         self._at += self._text[self._at : self._at + 1] == "?"  # which match is taken: any is whole
         self._may_repeat = False
@@ -251,7 +253,7 @@ class _Reader:
         found = re.compile(r"\{(\^?)(\w+)\}|(\w)", re.ASCII).match(self._text, self._at + 2)
         name = "" if found is None else found[2] or found[3]
         if found is None or name not in CATEGORIES:
-            raise self._wrong(f"\\{letter} names {name or 'nothing'}, which is no category here")
+            raise self._wrong(f"\\{letter} names {name or 'nothing'}, which is not a category here")
         self._at = found.end()
         return Characters([name], (letter == "P") != bool(found[1]), folds)
 
@@ -271,7 +273,7 @@ class _Reader:
         if coded is not None:
             code = int(coded[3], 8) if coded[3] else int(coded[1] or coded[2], 16)
             if code > 0x10FFFF:
-                raise self._wrong(f"{coded[0]} is no character")
+                raise self._wrong(f"{coded[0]} is not a character")
             self._at = coded.end()
             return chr(code)
         if not letter or not letter.isascii() or letter.isalnum():

@@ -617,7 +617,7 @@ class RemembersVerdictsByTypes(Broken):
     def verdict(self, op):
         if op.op_type == "Reshape" and not op.node.inputs[1].is_initializer():
             code = partita.ReasonCode.VALUE_DEPENDENT_SHAPE
-            return refused("the shape is no constant; takes constants", code)
+            return refused("the shape is not a constant; takes constants", code)
         return super().verdict(op)
 
     def query_model(self, model, properties):

@@ -109,7 +109,7 @@ class RemembersVerdictsOfOperators(Broken):
         value = op.node.inputs[1] if len(op.node.inputs) > 1 else None
         if op.op_type in self.constant and value is not None and value.const_value is None:
             code = partita.ReasonCode.VALUE_DEPENDENT_SHAPE
-            return partita.Reason(code, f"'{value.name}' is no constant")
+            return partita.Reason(code, f"'{value.name}' is not a constant")
         return super().verdict(op)
 
     def verdict(self, op):

@@ -202,7 +202,7 @@ def test_products_of_bfloat16_go_before():
 
 @pytest.mark.parametrize("group", [-32, 16, 33, "many"])
 def test_groups_of_other_sizes_are_refused(group):
-    with pytest.raises(PropertyError, match=f"'{PROPERTY}' of Device 'CPU'"):
+    with pytest.raises(PropertyError, match=f"'{PROPERTY}' of device 'CPU'"):
         partita.Core().set_property("CPU", {PROPERTY: group})
 
 

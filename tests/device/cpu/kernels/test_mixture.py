@@ -179,7 +179,7 @@ def test_what_is_refused(changes, part):
 def test_weights_that_the_run_tells_are_refused():
     mixture = Mixture(12, k=2)
     model = model_of("MoE", mixture.inputs(*mixture.tokens(2)), domain=MICROSOFT, k=2)
-    with pytest.raises(UnsupportedOpError, match="input 2 is no constant"):
+    with pytest.raises(UnsupportedOpError, match="input 2 is not a constant"):
         partita.Core().compile_model(model.SerializeToString(), "CPU")
 
 

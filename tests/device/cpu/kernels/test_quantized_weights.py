@@ -349,7 +349,7 @@ def test_terms_that_name_their_scales(zeros, bits, even):
 @pytest.mark.parametrize(
     ("groups", "constants", "said"),
     [
-        ([0, 1] * 16, [1, 2], "g_idx is given, and input 4 is no constant"),
+        ([0, 1] * 16, [1, 2], "g_idx is given, and input 4 is not a constant"),
         ([0, 2] * 16, [1, 2, 4], "32 are due, from 0 to 1"),
         ([0, 1] * 15, [1, 2, 4], "g_idx has 30 numbers of scales"),
     ],

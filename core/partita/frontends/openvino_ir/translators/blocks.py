@@ -140,7 +140,7 @@ def reorganized(at: Site) -> ir.Value:
     channels, height, width = dims[1:]
     block = stride * stride
     if channels % block or height % stride or width % stride:
-        raise at.error(f"{channels} x {height} x {width} is no multiple of stride {stride}")
+        raise at.error(f"{channels} x {height} x {width} is not a multiple of stride {stride}")
     cut = [-1, channels // block, height, stride, width, stride]
     value = at.emit("Reshape", at.inputs[0], at.const(cut, np.int64))
     value = at.emit("Transpose", value, perm=[0, 3, 5, 1, 2, 4])

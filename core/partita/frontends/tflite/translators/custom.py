@@ -36,7 +36,7 @@ class _Options:
             root = flexbuffers.GetRoot(at.operator.custom_options)
             self._map: Any = root.AsMap if root.IsMap else None
         if self._map is None:
-            raise at.error("its options are no map")
+            raise at.error("its options are not a map")
 
     def number(self, name: str, default: float | None = None) -> float:
         """An option that is a number, not an infinite one.

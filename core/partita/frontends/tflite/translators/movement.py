@@ -46,7 +46,7 @@ def transpose(at: Site) -> ir.Value:
     """Axes in another order, which must be a constant."""
     perm = at.numbers(1)
     if sorted(perm) != list(range(at.rank(0))):
-        raise at.error(f"{perm} is no order of {at.rank(0)} axes")
+        raise at.error(f"{perm} is not a permutation of {at.rank(0)} axes")
     return at.carried(lambda values: at.moved(values[0], tuple(perm)))
 
 

@@ -36,7 +36,7 @@ def _mixture(node: Node, shapes: Shapes) -> Iterable[str]:
     columns = wide[1]
     fused = node.attrs.get("activation_type", "relu") == "swiglu" and shapes[third.w] is None
     if fused and columns % 2:
-        yield f"{columns} columns of fc1_experts_weights are no pairs"
+        yield f"{columns} columns of fc1_experts_weights are not pairs"
     inner = columns // 2 if fused else columns
     for layer, width, terms in (
         (first, columns, hidden),
@@ -54,7 +54,7 @@ def _layer(node: Node, layer: Layer, shapes: Shapes, sizes: tuple[int, int, int]
     if layer.bits:
         packed = terms * layer.bits // 8
         if terms * layer.bits % 8:
-            yield f"{terms} terms of {layer.bits} bits are no whole bytes"
+            yield f"{terms} terms of {layer.bits} bits are not whole bytes"
     yield from is_of_shape(f"{name}_weights", shapes[layer.w], (experts, columns, packed))
     yield from is_of_shape(f"{name}_bias", shapes[layer.bias], (experts, columns))
     if not layer.bits:

@@ -27,14 +27,14 @@ _demand = functools.partial(entered_in, MOVEMENT_DEMANDS)
 def _transpose(node: Node, shapes: Shapes) -> Iterable[str]:
     order, rank = node.attrs.get("perm"), len(first_of(shapes))
     if order is not None and sorted(order) != list(range(rank)):
-        yield f"perm {list(order)} is no order of {rank} dimensions"
+        yield f"perm {list(order)} is not a permutation of {rank} dimensions"
 
 
 @_demand("Flatten")
 def _flatten(node: Node, shapes: Shapes) -> Iterable[str]:
     axis, rank = node.attrs.get("axis", 1), len(first_of(shapes))
     if not -rank <= axis <= rank:
-        yield f"axis {axis} is no place before, between or behind {rank} dimensions"
+        yield f"axis {axis} is out of range for {rank} dimensions"
 
 
 @_demand("Tile")

@@ -57,7 +57,7 @@ def _constant(node: Node, place: int) -> Array:
     """An input that `has_known_levels` found to be a constant."""
     value = node.inputs[place]
     if value is None or value.const is None:
-        raise CompileError(f"Operation '{node.name}': input {place} is no constant.")
+        raise CompileError(f"Operation '{node.name}': input {place} is not a constant.")
     return value.const
 
 

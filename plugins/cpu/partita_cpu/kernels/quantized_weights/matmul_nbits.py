@@ -114,7 +114,7 @@ def _check(node: Node) -> Reason | None:
         for place in (1, 2, 3, 4):
             value = node.input(place)
             if value is not None and value.const is None:
-                return Reason(wrong, f"g_idx is given, and input {place} is no constant")
+                return Reason(wrong, f"g_idx is given, and input {place} is not a constant")
     return None
 
 

@@ -116,7 +116,7 @@ def plan_model(model: Model, devices: DeviceList) -> PlannedDecoder:
     planned = plan_for(Placer(model, devices), {})
     if planned is None:
         raise PlanError(
-            f"Model '{model.name}' is no decoder: it has no input that holds keys and values of "
+            f"Model '{model.name}' is not a decoder: it has no input that holds keys and values of "
             "tokens before."
         )
     return planned

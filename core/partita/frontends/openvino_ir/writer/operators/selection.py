@@ -72,7 +72,7 @@ def one_hot(at: Site) -> Output:
         for index in range(2)
     )  # fmt: skip
     if not places.dtype.is_integer():
-        raise at.error("indices that are no whole numbers")
+        raise at.error("indices that are not whole numbers")
     return at.emit(
         "OneHot", places, depth, on, off, version="opset16",
         axis=at.integer("axis", -1), negative_indices_mode="normalize",
