@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from partita.lowering import Array
+from partita.system.large_pages import lasting_bytes
 from partita_cpu.jit.deferred_numba import cgutils as _tools
 from partita_cpu.jit.deferred_numba import intrinsic, ir, types
 
@@ -213,4 +214,6 @@ def byte_panels(weights: Array, width: int = 0) -> Array:
     full = np.zeros((quads * QUAD, count * PANEL), np.int8)
     full[:terms, :columns] = weights
     panels = full.reshape(quads, QUAD, count, PANEL).transpose(2, 0, 3, 1)
-    return np.ascontiguousarray(panels).reshape(-1)
+    found = lasting_bytes(full.size).view(np.int8)  # a vector that spans two cache lines is slow
+    found.reshape(panels.shape)[...] = panels
+    return found

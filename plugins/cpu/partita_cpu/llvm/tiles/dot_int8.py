@@ -12,6 +12,7 @@ times the sums of the columns is added in the end.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 from partita_cpu.llvm.epilogue import prefetch
 from partita_cpu.llvm.function import Function
@@ -79,32 +80,43 @@ def dot_bytes(name: str, rows: int, level: Level, columns: int = COLUMNS) -> Fun
     return f
 
 
-def sums_of_rows(f: Function, level: Level, rows: int, columns: int) -> list[list[str]]:
+def sums_of_rows(f: Function, level: Level, rows: int, starts: list[str]) -> list[list[str]]:
     """Writes the sums of so many rows and the first columns, with AVX-512.
 
     Args:
         f: The kernel; of `PARAMETERS` it has all but the tile.
         level: One whose vectors have 16 lanes.
         rows: At most `most_rows`.
-        columns: A multiple of the lanes.
+        starts: By vector of columns what the sums of every row begin with.
 
     Returns:
         By row the names of vectors of int32.
     """
-    vectors = columns // level.lanes
-    totals = _Pass(f, level, rows, range(vectors)).totals()
+    vectors = len(starts)
+    totals = _Pass(f, level, rows, range(vectors), starts).totals()
     return [totals[vectors * row : vectors * (row + 1)] for row in range(rows)]
 
 
 class _Pass:
-    """Writes the sums of all rows and some vectors of columns."""
+    """Writes the sums of all rows and some vectors of columns.
 
-    def __init__(self, f: Function, level: Level, rows: int, columns: range) -> None:
+    Args:
+        f: The kernel.
+        level: Its instructions.
+        rows: How many.
+        columns: Which vectors of a panel's columns.
+        starts: By vector of columns what sums begin with; 0 if there is none.
+    """
+
+    def __init__(
+        self, f: Function, level: Level, rows: int, columns: range, starts: Sequence[str] = ()
+    ) -> None:
         self._f, self._level, self._rows, self._columns = f, level, rows, columns
         self._kind = f"<{level.lanes} x i32>"
         self._bytes = 4 * level.lanes
         self._sets = max(1, _CHAINS // (rows * len(columns)))
         self._shifted = _takes_signed(level)
+        self._starts = [*starts] or ["zeroinitializer"] * len(columns)
 
     def totals(self) -> list[str]:
         """Names of the sums, row by row."""
@@ -118,8 +130,9 @@ class _Pass:
             values = f.loop(whole, self._state([a, *values]), lambda _, v: self._round(v, unroll))
             return f.loop(rest, self._state(values), lambda _, v: self._steps(v, 1))[1:]
 
-        zeros = ["zeroinitializer"] * (per_set * sets)
-        sums = f.loop("%runs", self._state(["%b", "%ahead", *zeros], 2), run)[2:]
+        starts = self._starts * self._rows
+        zeros = ["zeroinitializer"] * (per_set * sets - len(starts))
+        sums = f.loop("%runs", self._state(["%b", "%ahead", *starts, *zeros], 2), run)[2:]
         totals = sums[:per_set]
         for number in range(1, sets):
             pairs = zip(totals, sums[number * per_set :][:per_set], strict=True)

@@ -6,8 +6,6 @@ finished in the kernel that computes it, by numbers that are prepared once per p
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from partita_cpu.llvm.epilogue_int8 import levels_together, rounded
 from partita_cpu.llvm.function import Function
 from partita_cpu.llvm.levels import Level
@@ -36,7 +34,7 @@ _LOW = 2 * _FACTORS
 _LEAST = _LOW + 4
 _COLUMNS = _LEAST + 4
 END_BYTES = _COLUMNS + 8
-"""By column what is taken off a sum (int32) and a factor (float32); the least level less that of
+"""By column what a sum begins with (int32) and a factor (float32); the least level less that of
 0, the least level, and how many columns exist."""
 
 
@@ -53,10 +51,10 @@ def prepare_end(name: str) -> Function:
             f.let(f"call {whole} {read}(ptr {p}, i32 4, {m} {mask}, {whole} zeroinitializer)")
             for p in (f.at(p, place) for p in ("%totals", "%bias", "%factors"))
         )
-        off = f.let(f"sub {whole} {f.let(f'mul {whole} {totals}, {zero}')}, {bias}")
+        start = f.let(f"sub {whole} {bias}, {f.let(f'mul {whole} {totals}, {zero}')}")
         factors = f.let(f"bitcast {whole} {factors} to {real}")
         factors = f.let(f"fmul {real} {scale}, {factors}")
-        f.do(f"store {whole} {off}, ptr {f.at('%end', place)}, align 4")
+        f.do(f"store {whole} {start}, ptr {f.at('%end', place)}, align 4")
         f.do(f"store {real} {factors}, ptr {f.at('%end', _FACTORS + place)}, align 4")
     least = f.let("trunc i64 %low to i32")
     below = f.let(f"sub i32 {least}, {f.let('trunc i64 %level to i32')}")
@@ -76,62 +74,92 @@ def dot_levels(name: str, rows: int, level: Level, columns: int = COLUMNS) -> Fu
         level: One whose vectors have 16 lanes.
         columns: A multiple of `PART`; of the last so many some may not exist.
     """
-    f = Function(name, PARAMETERS)
-    sums = sums_of_rows(f, level, rows, columns)
-    low = f.splat(32, "i16", f.let(f"trunc i32 {f.load('i32', f.at('%end', _LOW))} to i16"))
-    least = f.splat(64, "i8", f.let(f"trunc i32 {f.load('i32', f.at('%end', _LEAST))} to i8"))
+    f, vectors = Function(name, PARAMETERS), range(columns // LANES)
     exist = f.load("i64", f.at("%end", _COLUMNS))
-
-    def finish(store: _Store, started: bool = False) -> None:
-        to = "%y"
-        for row in range(rows):
-            to = f.at(to, "%ldy") if row else to
-            totals = sums[row]
-            if started:
-                start = f.splat(LANES, "i32", f.load("i32", f.at("%starts", 4 * row)))
-                totals = [f.let(f"add <{LANES} x i32> {total}, {start}") for total in totals]
-            found = [_finished(f, total, i) for i, total in enumerate(totals)]
-            found += ["zeroinitializer"] * (COLUMNS // LANES - len(found))
-            store(f, columns, levels_together(f, found, low, least), to)
-
-    def some(started: bool = False) -> None:
-        bits = f.let(f"sub i64 {COLUMNS}, {exist}")
-        mask = f.let(f"bitcast i64 {f.let(f'lshr i64 -1, {bits}')} to <64 x i1>")
-
-        def store(f: Function, _: int, levels: str, to: str) -> None:
-            name = "@llvm.masked.store.v64i8.p0"
-            f.do(f"call void {name}(<64 x i8> {levels}, ptr {to}, i32 1, <64 x i1> {mask})")
-
-        finish(store, started)
-
-    def as_they_are() -> None:
-        f.either(f.let(f"icmp eq i64 {exist}, {columns}"), lambda: finish(_store_all), some)
-
-    f.either(f.let("icmp eq ptr %starts, null"), as_they_are, lambda: some(started=True))
+    starts = [f.load(f"<{LANES} x i32>", f.at("%end", 4 * LANES * number)) for number in vectors]
+    _RowEnds(f, sums_of_rows(f, level, rows, starts), exist).write()
     f.do("ret void")
     return f
 
 
-def _finished(f: Function, total: str, number: int) -> str:
-    """A vector of sums as levels less that of 0, in int32."""
-    whole, real = f"<{LANES} x i32>", f"<{LANES} x float>"
-    place = 4 * LANES * number
-    off, factors = f.load(whole, f.at("%end", place)), f.at("%end", _FACTORS + place)
-    sums = f.let(f"sub {whole} {total}, {off}")
-    x = f.let(f"sitofp {whole} {sums} to {real}")
-    return rounded(f, f.let(f"fmul {real} {x}, {f.load(real, factors)}"))
+class _RowEnds:
+    """Writes what makes sums of rows levels: as many rows at a time as fill a vector of bytes.
 
+    Args:
+        f: The kernel.
+        sums: By row its vectors.
+        exist: Name of how many columns exist.
+    """
 
-def _store_all(f: Function, columns: int, levels: str, to: str) -> None:
-    """Writes the first columns, all of which exist."""
-    order = ", ".join(f"i32 {i}" for i in range(columns))
-    kind = f"<{columns} x i8>"
-    taken = f"shufflevector <64 x i8> {levels}, <64 x i8> poison, <{columns} x i32> <{order}>"
-    f.do(f"store {kind} {f.let(taken)}, ptr {to}, align 1")
+    def __init__(self, f: Function, sums: list[list[str]], exist: str) -> None:
+        self._f, self._sums, self._exist = f, sums, exist
+        self._low, self._least = (f.load("i32", f.at("%end", place)) for place in (_LOW, _LEAST))
+        self._vectors = len(sums[0])
+        self._width = LANES * self._vectors
 
+    def write(self) -> None:
+        """All cases: whether rows have numbers of their own, and whether all columns exist."""
+        f = self._f
 
-_Store = Callable[[Function, int, str, str], None]
-"""Writes levels of a row."""
+        def as_they_are() -> None:
+            whole = f.let(f"icmp eq i64 {self._exist}, {self._width}")
+            f.either(whole, lambda: self._rows("", False), lambda: self._rows(self._mask(), False))
+
+        apart = f.let("icmp eq ptr %starts, null")
+        f.either(apart, as_they_are, lambda: self._rows(self._mask(), True))
+
+    def _mask(self) -> str:
+        """Which columns of a row exist."""
+        f, width = self._f, self._width
+        bits = f.let(f"lshr i64 -1, {f.let(f'sub i64 {COLUMNS}, {self._exist}')}")
+        short = bits if width == COLUMNS else f.let(f"trunc i64 {bits} to i{width}")
+        return f.let(f"bitcast i{width} {short} to <{width} x i1>")
+
+    def _rows(self, mask: str, started: bool) -> None:
+        """Levels of all rows.
+
+        Args:
+            mask: Which columns exist; empty for all.
+            started: Whether something is added to the sums of each row.
+        """
+        f, together = self._f, max(1, COLUMNS // self._width)
+        low = f.splat(32, "i16", f.let(f"trunc i32 {self._low} to i16"))
+        least = f.splat(COLUMNS, "i8", f.let(f"trunc i32 {self._least} to i8"))
+        places = [f.at("%end", _FACTORS + 4 * LANES * n) for n in range(self._vectors)]
+        factors = [f.load(f"<{LANES} x float>", place) for place in places]
+        to = "%y"
+        for first in range(0, len(self._sums), together):
+            rows = range(first, min(first + together, len(self._sums)))
+            found = [x for row in rows for x in self._rounded(row, factors, started)]
+            found += ["zeroinitializer"] * (COLUMNS // LANES - len(found))
+            levels = levels_together(f, found, low, least)
+            for row in rows:
+                self._store(levels, self._width * (row - first), mask, to)
+                to = f.at(to, "%ldy")
+
+    def _rounded(self, row: int, factors: list[str], started: bool) -> list[str]:
+        """The sums of a row as levels less that of 0, in int32."""
+        f, whole, real = self._f, f"<{LANES} x i32>", f"<{LANES} x float>"
+        sums = self._sums[row]
+        if started:
+            start = f.splat(LANES, "i32", f.load("i32", f.at("%starts", 4 * row)))
+            sums = [f.let(f"add {whole} {total}, {start}") for total in sums]
+        floats = [f.let(f"sitofp {whole} {total} to {real}") for total in sums]
+        pairs = zip(floats, factors, strict=True)
+        return [rounded(f, f.let(f"fmul {real} {x}, {factor}")) for x, factor in pairs]
+
+    def _store(self, levels: str, first: int, mask: str, to: str) -> None:
+        """Writes a row, whose levels begin at the first in a vector of them."""
+        f, width = self._f, self._width
+        order = ", ".join(f"i32 {i}" for i in range(first, first + width))
+        kind, whole = f"<{width} x i8>", f"<{COLUMNS} x i8>"
+        taken = f"{whole} {levels}, {whole} poison, <{width} x i32> <{order}>"
+        row = f.let(f"shufflevector {taken}")
+        if mask:
+            store = f"void @llvm.masked.store.v{width}i8.p0"
+            f.do(f"call {store}({kind} {row}, ptr {to}, i32 1, <{width} x i1> {mask})")
+        else:
+            f.do(f"store {kind} {row}, ptr {to}, align 1")
 
 
 def functions(level: Level) -> list[Function]:
@@ -150,4 +178,7 @@ def functions(level: Level) -> list[Function]:
 
 def declarations() -> str:
     """What they call beyond what `dot_int8` and `epilogue_int8` do."""
-    return "declare void @llvm.masked.store.v64i8.p0(<64 x i8>, ptr, i32 immarg, <64 x i1>)\n"
+    return "".join(
+        f"declare void @llvm.masked.store.v{n}i8.p0(<{n} x i8>, ptr, i32 immarg, <{n} x i1>)\n"
+        for n in range(2 * PART, COLUMNS + 1, PART)
+    )

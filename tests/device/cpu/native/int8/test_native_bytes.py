@@ -199,3 +199,9 @@ def test_turned_planes(level, dtype, shape, threads, guarded):
         source = guarded.array(x, at_end=tid != 0).reshape(-1)
         transpose_planes(source, y.reshape(-1), rows, columns, kernel, tid, threads)
     np.testing.assert_array_equal(y, x.swapaxes(1, 2))
+
+
+@pytest.mark.parametrize("columns", [1, 64, 2000])
+def test_vectors_of_packed_weights_span_no_two_cache_lines(columns):
+    weights = np.zeros((640, columns), np.int8)
+    assert byte_panels(weights).ctypes.data % 64 == 0
