@@ -14,7 +14,7 @@ from partita_cpu.llvm import (
     masked,
     normalization,
 )
-from partita_cpu.llvm.add_int8 import add_bytes
+from partita_cpu.llvm.add_int8 import add_by_factors, add_bytes
 from partita_cpu.llvm.attention import attend, attend_amx, attend_few
 from partita_cpu.llvm.copies import bf16_split, byte_table, quantized_groups, strided_copy
 from partita_cpu.llvm.copies.flushed_rows import copy_flushed
@@ -196,6 +196,7 @@ def _common_functions(level: Level) -> list[Function]:
         for kind in ("int8", "uint8"):
             signed = kind == "int8"
             made += [add_bytes(f"add_{kind}", signed), largest_bytes(f"max_{kind}", signed)]
+            made.append(add_by_factors(f"add_{kind}_by_factors", signed))
     if level.dots_bfloat16:
         made += _bfloat16_functions(level)
     return made

@@ -16,8 +16,9 @@ from partita.errors import CompileError, PartitaError
 from partita.lowering import lower_proto
 from partita_cpu.jit.isa import available
 from partita_cpu.jit.llvm_kernel import addresses
-from partita_cpu.kernels.int8.quantized_elementwise import add_levels
+from partita_cpu.kernels.int8.quantized_elementwise import add_levels, add_levels_by_factors
 from partita_cpu.runtime.device_model import run_graph
+from partita_cpu.scalar.sum_factors import sum_factors
 
 BYTES = [np.int8, np.uint8]
 
@@ -268,6 +269,56 @@ def test_sums_of_levels_are_divided_as_by_division(level, dtype, seed):
     with np.errstate(over="ignore"):
         exact = np.round((first + second) / c) + np.float32(zeros[2])
     np.testing.assert_array_equal(y, np.clip(exact, low, high).astype(dtype))
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("dtype", BYTES)
+@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("level", available())
+def test_sums_by_factors_are_those_of_dequantized_levels(level, dtype, seed):
+    """All pairs, by ordinary scales, powers of 2 and other ratios; by zero points of 0 as well."""
+    rng = np.random.default_rng(seed)
+    ordinary = rng.uniform(0.01, 0.15, 3)
+    ratios = rng.integers(1, 50, 3) / 16
+    halves = ratios[0] * 2.0 ** rng.integers(-1, 2, 3)
+    kind = seed % 4
+    a, b, c = (halves if kind == 0 else ratios if kind == 1 else ordinary).astype(np.float32)
+    limits = np.iinfo(dtype)
+    zeros = levels(seed, 3, dtype=dtype) * (rng.random(3) < 0.7).astype(dtype)
+    of_levels = tuple(map(int, zeros))
+    factors = sum_factors((float(a), float(b), float(c)), of_levels, int(limits.min))
+    if factors is None:
+        assert kind == 1 or max(a, b) / c > 7, "float32's errors decide where ratios are whole"
+        return
+    every = np.arange(limits.min, limits.max + 1).astype(dtype)
+    x, w = np.repeat(every, every.size)[:-5], np.tile(every, every.size)[:-5]  # no whole blocks
+    name = f"add_{np.dtype(dtype).name}_by_factors"
+    kernel = 0 if not level.native else addresses(level).get(name, 0)
+    assert (kernel != 0) == level.masks_halves
+    y, ends = np.zeros_like(x), (np.float32(limits.min), np.float32(limits.max))
+    add_levels_by_factors(x, w, *factors, zeros[2:], y, *ends, kernel, 0, 1)
+    first = (x.astype(np.int32) - of_levels[0]).astype(np.float32) * a
+    second = (w.astype(np.int32) - of_levels[1]).astype(np.float32) * b
+    exact = np.round((first + second) / c) + np.float32(of_levels[2])
+    np.testing.assert_array_equal(y, np.clip(exact, *ends).astype(dtype))
+
+
+def test_factors_that_round_as_division_does_need_not_be_the_nearest():
+    rng = np.random.default_rng(0)
+    moved = 0
+    for _ in range(60):
+        scales = tuple(map(float, rng.uniform(0.01, 0.15, 3).astype(np.float32)))
+        found = sum_factors(scales, (100, 0, 20), 0)
+        moved += found is not None and found.x != np.float32(scales[0] / scales[2])
+    assert moved
+
+
+@pytest.mark.parametrize(
+    "scales",
+    [(0.1, 0.1, 0.0), (0.1, np.inf, 0.1), (np.nan, 1.0, 1.0), (1.0, 1e-3, 1.0), (9.0, 9.0, 1.0)],
+)
+def test_sums_whose_rounding_float64_does_not_show_have_no_factors(scales):
+    assert sum_factors(scales, (100, 0, 20), 0) is None
 
 
 @pytest.mark.parametrize("op_type", ["QLinearAdd", "QLinearMul"])

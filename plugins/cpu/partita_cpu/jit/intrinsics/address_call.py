@@ -181,6 +181,9 @@ call_finish_bytes = calling(*[_I64] * 7, _F32, _I64, _I64, _F32, _F32, _I64)
 call_add_bytes = calling(*[_I64] * 7, *[_F32] * 6)
 """Adds levels; see `add_int8.PARAMETERS`."""
 
+call_add_by_factors = calling(*[_I64] * 4, *[_F32] * 4, _I64)
+"""Adds levels; see `add_int8.FACTORS_PARAMETERS`."""
+
 call_look_up = calling(*[_I64] * 4)
 """Looks up bytes in a table; see `byte_table.PARAMETERS`."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +16,12 @@ from partita.contract.query import Reason, ReasonCode
 from partita.lowering import Array, Builder, Node, Operand
 from partita.lowering.fusion.quantized.flow import ROUNDED_STEPS
 from partita_cpu.gemm.precision_policy import native_policy
-from partita_cpu.jit.intrinsics.address_call import address, call_add_bytes, call_look_up
+from partita_cpu.jit.intrinsics.address_call import (
+    address,
+    call_add_by_factors,
+    call_add_bytes,
+    call_look_up,
+)
 from partita_cpu.jit.llvm_kernel import addresses
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
@@ -46,6 +51,7 @@ from partita_cpu.llvm.copies.byte_table import BLOCK as TABLE_BLOCK
 from partita_cpu.scalar.activations import leaky_relu
 from partita_cpu.scalar.instructions import fused_muladd, round_even, wide_vectors
 from partita_cpu.scalar.math import sigmoid
+from partita_cpu.scalar.sum_factors import SumFactors, sum_factors
 
 _FUNCTIONS = {"QLinearAdd": broadcast(operator.add), "QLinearMul": broadcast(operator.mul)}
 _sigmoid, _leaky_relu = mapped(sigmoid), mapped_with(leaky_relu)
@@ -133,6 +139,61 @@ def add_levels(
         target[i] = np.int32(high if value > high else value)
 
 
+@loop
+def add_levels_by_factors(
+    x: Any,
+    w: Any,
+    factors: SumFactors,
+    y_zero: Any,
+    y: Any,
+    levels: Levels,
+    kernel: int,
+    tid: int,
+    nt: int,
+) -> None:
+    """``y = round(x * factors.x + (w * factors.w + factors.term)) + y_zero``, saturated.
+
+    Args:
+        x: Levels of the one input, flat.
+        w: Levels of the other.
+        factors: See `sum_factors`.
+        y_zero: The level of y that is 0; one element.
+        y: Output, as x.
+        levels: The least and the largest level.
+        kernel: The address of one that adds whole blocks, or 0.
+        tid: This thread.
+        nt: All threads; they share elements.
+    """
+    low, high = levels
+    wide_vectors()
+    begin, end = x.size * tid // nt, x.size * (tid + 1) // nt
+    left, right, target = x[begin:end], w[begin:end], y[begin:end]
+    zero = np.float32(y_zero[0])
+    if kernel:
+        blocks = target.size // BLOCK
+        places = address(left), address(right), address(target), blocks
+        call_add_by_factors(kernel, (*places, *factors, low - zero, np.int64(y_zero[0])))
+        left, right = left[BLOCK * blocks :], right[BLOCK * blocks :]
+        target = target[BLOCK * blocks :]
+    for i in range(target.size):
+        total = fused_muladd(np.float32(right[i]), factors.w, factors.term)
+        value = round_even(fused_muladd(np.float32(left[i]), factors.x, total)) + zero
+        value = low if value < low else value
+        target[i] = np.int32(high if value > high else value)
+
+
+def _known_factors(
+    b: Builder, scales: Sequence[Operand], zeros: Sequence[Operand], dtype: np.dtype[Any]
+) -> SumFactors | None:
+    """`sum_factors` of what is known before the run; ``None`` if something is not."""
+    if any(operand.const is None for operand in (*scales, *zeros)):
+        return None
+    of_x, of_w, of_y = (float(b.value(scale).item()) for scale in scales)
+    x_zero, w_zero, y_zero = (int(b.value(zero).item()) for zero in zeros)
+    low = int(np.iinfo(dtype).min)
+    return sum_factors((of_x, of_w, of_y), (x_zero, w_zero, y_zero), low)
+
+
 @kernel("QLinearAdd", "QLinearMul", domain="com.microsoft", dtypes=_TWO)
 def quantized_binary(
     b: Builder,
@@ -164,11 +225,18 @@ def quantized_binary(
         zeros = [
             b.constant(np.zeros(1, x.dtype)) if z is None else z for z in (x_zero, w_zero, y_zero)
         ]
-        numbers = Quantizations(*map(b.flat, (x_scale, w_scale, y_scale, *zeros)))
-        policy = native_policy(b.options)
-        adder = 0 if policy is None else addresses(policy.level).get(f"add_{x.dtype.name}", 0)
-        args = b.flat(x), b.flat(w), numbers, b.flat(y), levels_of_type(x.dtype), adder
-        b.call(add_levels, *args)
+        scales, policy = (x_scale, w_scale, y_scale), native_policy(b.options)
+        known = {} if policy is None else addresses(policy.level)
+        factors = _known_factors(b, scales, zeros, x.dtype)
+        operands, levels = (b.flat(x), b.flat(w)), levels_of_type(x.dtype)
+        if factors is not None:
+            adder = known.get(f"add_{x.dtype.name}_by_factors", 0)
+            args = *operands, factors, b.flat(zeros[2]), b.flat(y), levels, adder
+            b.call(add_levels_by_factors, *args)
+            return y
+        numbers = Quantizations(*map(b.flat, (*scales, *zeros)))
+        adder = known.get(f"add_{x.dtype.name}", 0)
+        b.call(add_levels, *operands, numbers, b.flat(y), levels, adder)
         return y
     left, right = emit_dequantize(b, x, x_scale, x_zero), emit_dequantize(b, w, w_scale, w_zero)
     result = b.empty(shape, np.float32)
