@@ -47,6 +47,7 @@ class Pad(OpRun):
     ) -> tuple[Array]:
         given = [int(p) for p in (paddings if pads is None else pads)]  # type: ignore[union-attr]  # one of them is there
         chosen = range(data.ndim) if axes is None else [int(axis) % data.ndim for axis in axes]
+        _check_distinct(chosen)
         if len(given) != 2 * len(chosen):
             raise ValueError(f"{len(given)} pads for {len(chosen)} axes; two per axis are due.")
         widths, kept = [(0, 0)] * data.ndim, [slice(None)] * data.ndim
@@ -125,10 +126,17 @@ class Slice(OpRun):
         every = [1] * len(firsts) if steps is None else np.atleast_1d(steps).tolist()
         result = data
         places = range(len(firsts)) if chosen is None else (chosen % data.ndim).tolist()
+        _check_distinct(places)
         for axis, first, last, step in zip(places, firsts, lasts, every, strict=True):
             picked = np.arange(*_bounds(data.shape[axis], first, last, step))
             result = np.take(result, picked, axis=axis)
         return (result,)
+
+
+def _check_distinct(axes: Sequence[int]) -> None:
+    """Refuses axes that are named twice; ONNX leaves open what becomes of them."""
+    if len(set(axes)) < len(axes):
+        raise ValueError(f"An axis is named twice: axes {list(axes)}.")
 
 
 def _bounds(size: int, first: int, last: int, step: int) -> tuple[int, int, int]:

@@ -1,6 +1,8 @@
-"""A dimension that a model names, counted from the front; one rule for all devices."""
+"""Dimensions that a model names, counted from the front; one rule for all devices."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from partita.errors import OperandError
 from partita.lowering.graph import Node
@@ -26,3 +28,27 @@ def axis_of(node: Node, axis: int, rank: int) -> int:
             f"but its tensor has {rank} dimensions."
         )
     return int(axis) % rank
+
+
+def distinct_axes(node: Node, axes: Iterable[int], rank: int) -> list[int]:
+    """`axes` counted from 0, for operators that give each of them an amount of its own.
+
+    ONNX leaves open what Slice, Pad and Resize do to an axis that is named twice: one device would
+    take the last amount, another one all of them.
+
+    Args:
+        node: The operation, for the message.
+        axes: As the model has them, from ``-rank`` to ``rank - 1``.
+        rank: Dimensions of its tensor.
+
+    Raises:
+        OperandError: One is not a dimension of the tensor, or is named twice.
+    """
+    given = list(axes)
+    found = [axis_of(node, axis, rank) for axis in given]
+    if len(set(found)) < len(found):
+        raise OperandError(
+            f"Operation '{node.name}' ({node.model_kind}) names an axis twice: axes {given} of a "
+            f"tensor of {rank} dimensions."
+        )
+    return found

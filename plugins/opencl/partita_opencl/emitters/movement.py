@@ -11,7 +11,7 @@ import numpy as np
 from partita.contract.query import Reason, ReasonCode
 from partita.errors import OperandError
 from partita.lowering import Node, Operand
-from partita.lowering.geometry.axes import axis_of
+from partita.lowering.geometry.axes import axis_of, distinct_axes
 from partita.lowering.geometry.boxes import Box, strides_of
 from partita.lowering.geometry.broadcasting import broadcast
 from partita.lowering.shapes.symbolic_size import holds_sizes, integer
@@ -151,7 +151,7 @@ def slice_op(
     stride = [1] * len(begin) if steps is None else k.value(steps).ravel().tolist()
     if 0 in stride:
         raise OperandError(f"Operation '{node.name}' (Slice) has a step of 0.")
-    return slice_box(k, x, begin, end, [axis_of(node, n, x.ndim) for n in along], stride)
+    return slice_box(k, x, begin, end, distinct_axes(node, along, x.ndim), stride)
 
 
 @operator("Slice", types=MOVED, until=9)
@@ -159,7 +159,7 @@ def slice_by_attributes(k: Kit, node: Node, x: Operand) -> Operand:
     """A box of a tensor, given by attributes."""
     begin, end = node.attrs["starts"], node.attrs["ends"]
     along = node.attrs.get("axes") or list(range(len(begin)))
-    along = [axis_of(node, n, x.ndim) for n in along]
+    along = distinct_axes(node, along, x.ndim)
     return slice_box(k, x, begin, end, along, [1] * len(begin))
 
 
@@ -210,7 +210,7 @@ def pad(
     """Adds borders, or cuts them off where a pad is negative."""
     amounts = [integer(n) for n in k.value(pads).reshape(-1)]
     named = range(x.ndim) if axes is None else k.value(axes).reshape(-1).tolist()
-    along = [axis_of(node, n, x.ndim) for n in named]
+    along = distinct_axes(node, named, x.ndim)
     before, after = [0] * x.ndim, [0] * x.ndim
     for n, axis in enumerate(along):
         before[axis], after[axis] = amounts[n], amounts[n + len(along)]

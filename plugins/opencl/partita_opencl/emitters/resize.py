@@ -12,7 +12,7 @@ import numpy as np
 from partita.contract.query import Reason, ReasonCode
 from partita.errors import CompileError
 from partita.lowering import Array, Node, Operand
-from partita.lowering.geometry.axes import axis_of
+from partita.lowering.geometry.axes import distinct_axes
 from partita.lowering.geometry.interpolation import Interpolation
 from partita.lowering.geometry.resampling import (
     NEAREST_MODES,
@@ -70,7 +70,7 @@ def resize(
 ) -> Operand:
     """Resampling by nearest, linear or cubic interpolation."""
     attrs = node.attrs
-    axes = [axis_of(node, axis, x.ndim) for axis in attrs.get("axes") or range(x.ndim)]
+    axes = distinct_axes(node, attrs.get("axes") or range(x.ndim), x.ndim)
     transformation = attrs.get("coordinate_transformation_mode", "half_pixel")
     region = np.array([0.0] * len(axes) + [1.0] * len(axes), np.float32)
     if transformation == "tf_crop_and_resize" and roi is not None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from partita.contract.query import Reason, ReasonCode
 from partita.lowering import Node, Operand, reference_fold
-from partita.lowering.geometry.axes import axis_of
+from partita.lowering.geometry.axes import axis_of, distinct_axes
 from partita.lowering.geometry.ranges import count_of_range, length_of_range
 from partita.lowering.kernel_table import ALL_FLOATS, BOOL
 from partita.lowering.shapes.symbolic_size import evaluated, holds_sizes, integer, integers
@@ -64,7 +64,7 @@ def unsqueeze(k: Kit, node: Node, x: Operand, axes: Operand | None = None) -> Op
     """Inserts dimensions of one."""
     given = node.attrs["axes"] if axes is None else k.value(axes).reshape(-1).tolist()
     rank = x.ndim + len(given)
-    inserted = {axis_of(node, axis, rank) for axis in given}
+    inserted = distinct_axes(node, given, rank)
     sizes = iter(x.shape)
     return k.view(x, [1 if i in inserted else next(sizes) for i in range(rank)])
 

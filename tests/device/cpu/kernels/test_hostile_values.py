@@ -260,7 +260,7 @@ def test_an_element_of_a_scalar(core):
 
 
 def test_a_dimension_added_twice(core):
-    with pytest.raises(PartitaError, match=r"adds a dimension twice: axes \[0, 0\]"):
+    with pytest.raises(PartitaError, match=r"names an axis twice: axes \[0, 0\]"):
         run_one(core, "Unsqueeze", [np.ones((2, 3), np.float32), np.zeros(2, np.int64)])
 
 

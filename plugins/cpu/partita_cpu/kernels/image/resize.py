@@ -17,7 +17,7 @@ import numpy as np
 from partita.contract.query import Reason, ReasonCode
 from partita.errors import CompileError
 from partita.lowering import Array, Builder, Node, Operand, builder
-from partita.lowering.geometry.axes import axis_of
+from partita.lowering.geometry.axes import distinct_axes
 from partita.lowering.geometry.interpolation import Interpolation, table
 from partita.lowering.geometry.resampling import (
     CROPPING,
@@ -302,7 +302,7 @@ def resized_axes(
     attrs = node.attrs
     transform = attrs.get("coordinate_transformation_mode", "half_pixel")
     given = attrs.get("axes")
-    along = list(range(x.ndim)) if given is None else [axis_of(node, a, x.ndim) for a in given]
+    along = list(range(x.ndim)) if given is None else distinct_axes(node, given, x.ndim)
     region = [0.0] * len(along) + [1.0] * len(along)
     if transform == CROPPING:
         if roi is None:

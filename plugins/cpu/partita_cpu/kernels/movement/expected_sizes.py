@@ -196,7 +196,7 @@ def slice_expected(
 
     Raises:
         OtherSizes: It has another shape.
-        InputError: There is no such axis, or a step is 0.
+        InputError: There is no such axis, one is named twice, or a step is 0.
     """
     places = [slice(None)] * x.ndim
     along = range(starts.size) if axes is None else axes.reshape(-1).tolist()
@@ -210,6 +210,8 @@ def slice_expected(
             )
         first, count = taken(x.shape[axis], start, end, step)
         last = first + count * step
+        if places[axis] != slice(None):
+            raise InputError(f"Operation '{name}' (Slice) names axis {axis} twice: axes {along}.")
         places[axis] = slice(first, last if last >= 0 else None, step)
     found = x[tuple(places)]
     if found.shape != y.shape:

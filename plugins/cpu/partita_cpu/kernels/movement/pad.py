@@ -11,7 +11,7 @@ import numpy as np
 from partita.contract.query import Reason
 from partita.errors import OperandError
 from partita.lowering import Builder, Node, Operand
-from partita.lowering.geometry.axes import axis_of
+from partita.lowering.geometry.axes import distinct_axes
 from partita.lowering.geometry.boxes import Box, strides_of
 from partita.lowering.kernel_table import refused_choice
 from partita_cpu.kernels.movement.index_steps import taken
@@ -135,7 +135,7 @@ def _folded_index(mode: str, n: int, low: int, high: int) -> np.ndarray[Any, Any
 def center_crop_pad(b: Builder, node: Node, x: Operand, shape: Operand) -> Operand:
     """Cut or zero-padded to a size, evenly on both sides; the odd element goes to the end."""
     given = node.attrs.get("axes")
-    axes = range(x.ndim) if given is None else [axis_of(node, a, x.ndim) for a in given]
+    axes = range(x.ndim) if given is None else distinct_axes(node, given, x.ndim)
     before, after = [0] * x.ndim, [0] * x.ndim
     for axis, size in zip(axes, ints(b, shape), strict=True):
         extra = size - x.shape[axis]

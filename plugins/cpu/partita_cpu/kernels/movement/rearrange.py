@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from partita.errors import OperandError
 from partita.lowering import Builder, Node, Operand
-from partita.lowering.geometry.axes import axis_of
+from partita.lowering.geometry.axes import axis_of, distinct_axes
 from partita.lowering.geometry.boxes import Box, strides_of
 from partita.lowering.geometry.broadcasting import broadcast, is_repeated_to
 from partita.lowering.geometry.slices import taken
@@ -79,9 +79,9 @@ def ints(b: Builder, x: Operand) -> list[int]:
 
 
 def axes_of(b: Builder, node: Node, axes: Operand | None, rank: int) -> list[int] | None:
-    """The `axes` input or attribute, counted from 0; `None` if it is absent."""
+    """The `axes` input or attribute, counted from 0, each once; `None` if it is absent."""
     given = node.attrs.get("axes") if axes is None else ints(b, axes)
-    return None if given is None else [axis_of(node, axis, rank) for axis in given]
+    return None if given is None else distinct_axes(node, given, rank)
 
 
 @kernel("Transpose", dtypes=MOVABLE)
@@ -119,9 +119,10 @@ def flatten(b: Builder, node: Node, x: Operand) -> Operand:
 @kernel("Squeeze", dtypes={0: MOVABLE, 1: INT64})
 def squeeze(b: Builder, node: Node, x: Operand, axes: Operand | None = None) -> Operand:
     """Without the given dimensions of size 1, or all of them."""
-    drop = axes_of(b, node, axes, x.ndim)
-    if drop is None:
+    given = node.attrs.get("axes") if axes is None else ints(b, axes)
+    if given is None:
         return b.view(x, [n for n in x.shape if n != 1])
+    drop = {axis_of(node, axis, x.ndim) for axis in given}
     return b.view(x, [n for axis, n in enumerate(x.shape) if axis not in drop])
 
 
@@ -130,12 +131,7 @@ def unsqueeze(b: Builder, node: Node, x: Operand, axes: Operand | None = None) -
     """With dimensions of size 1 at the given places of the result."""
     given = node.attrs["axes"] if axes is None else ints(b, axes)
     rank = x.ndim + len(given)
-    new = {axis_of(node, axis, rank) for axis in given}
-    if len(new) < len(given):
-        raise OperandError(
-            f"Operation '{node.name}' ({node.model_kind}) adds a dimension twice: axes "
-            f"{list(given)}."
-        )
+    new = distinct_axes(node, given, rank)
     rest = iter(x.shape)
     return b.view(x, [1 if axis in new else next(rest) for axis in range(rank)])
 
