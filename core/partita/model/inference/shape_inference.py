@@ -19,6 +19,7 @@ from partita.model.inference.inferred_types import data_type, take_over, types_o
 from partita.model.inference.known_ranks import tell_ranks
 from partita.model.inference.known_shapes import scopes
 from partita.model.inference.pool_shapes import settle_rounding
+from partita.model.inference.transposed_conv_shapes import settle_output_shapes
 from partita.model.op import EXTENSION
 from partita.model.operator_checks import LENIENT, is_of_onnx
 
@@ -374,6 +375,7 @@ def _infer(proto: onnx.ModelProto, isolate: bool) -> onnx.ModelProto | None:
             known = scopes(proto, inferred)
             if not (
                 settle_rounding(known)
+                or settle_output_shapes(known)
                 or settle_attention(proto, known)
                 or settle_einsum(proto, known)
             ):
