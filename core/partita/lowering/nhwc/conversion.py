@@ -393,7 +393,7 @@ class ChannelsLast:
         axes, given, x = node.attrs.get("axes"), node.input(1), node.inputs[0]
         if given is not None and given.const is not None:
             axes = given.const.reshape(-1).tolist()
-        if axes is None or sorted(axis % 4 for axis in axes) != [2, 3]:
+        if axes is None or sorted(axis + 4 if axis < 0 else axis for axis in axes) != [2, 3]:
             return False
         if x is None or not self.is_last(x) or not node.attrs.get("keepdims", 1):
             return False

@@ -259,6 +259,19 @@ def test_an_element_of_a_scalar(core):
         run_one(core, "Gather", feeds)
 
 
+@pytest.mark.parametrize("axes", [(6, 7), (2, 7), (-6, -5)])
+def test_a_mean_along_axes_that_an_image_has_not(core, axes):
+    """Behind a convolution they were taken for its pixels, whose mean came back."""
+    weights = np.ones((8, 8, 3, 3), np.float32)
+    nodes = [
+        node("Conv", ["x", "w"], "c", pads=[1] * 4),
+        node("ReduceMean", ["c"], "y", axes=list(axes)),
+    ]
+    model = model_of(nodes, [value("x", (1, 8, 12, 12))], ["y"], [weight("w", weights)], opset=17)
+    with pytest.raises(PartitaError, match=rf"has axis {axes[0] if axes[0] != 2 else 7}"):
+        run(core, model, np.ones((1, 8, 12, 12), np.float32))
+
+
 def test_a_dimension_added_twice(core):
     with pytest.raises(PartitaError, match=r"names an axis twice: axes \[0, 0\]"):
         run_one(core, "Unsqueeze", [np.ones((2, 3), np.float32), np.zeros(2, np.int64)])

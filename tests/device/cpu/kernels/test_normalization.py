@@ -117,6 +117,22 @@ def test_layer_normalization_of_halves_has_float32_statistics(dtype):
     assert_same(inverse, 1 / np.sqrt(wide.var(-1, keepdims=True) + np.float32(1e-5)), 1e-4, 1e-5)
 
 
+def test_statistics_of_doubles_are_float32_too():
+    """ONNX and onnxruntime say so; doubles came back, which the model did not declare."""
+    x = normal(5, 4, 32).astype(np.float64)
+    inputs = [x, np.ones(32)]
+    check("LayerNormalization", inputs, opset=17, outputs=3, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_rows_of_no_elements_have_no_mean(dtype):
+    """What memory held before came back."""
+    x = np.ones((5, 0), dtype)
+    _, *found = run_ours("LayerNormalization", [x, np.ones(0, dtype)], opset=17, outputs=3)
+    for statistic in found:
+        assert_same(statistic, np.full((5, 1), np.nan, np.float32), 0, 0)
+
+
 def test_scale_that_broadcasts():
     x = normal(6, 2, 3, 4)
     (y,) = run_ours("LayerNormalization", [x, normal(7, 1, 4)], opset=17, axis=1)

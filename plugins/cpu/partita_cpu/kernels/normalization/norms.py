@@ -137,9 +137,10 @@ def _emit_rows(
     outer, n = math.prod(rows_shape), math.prod(row_shape)
     y = b.empty(x.shape, x.dtype)
     kept = (*rows_shape, *[1] * len(row_shape))
+    if y.size == 0:  # rows of no elements have no mean
+        nothing = b.table(kept, x.dtype, np.full, kept, np.nan)
+        return y, nothing, nothing
     means, inverses = b.empty(kept, x.dtype), b.empty(kept, x.dtype)
-    if y.size == 0:
-        return y, means, inverses
     fits = scale.size == n and (bias is None or bias.size == n)
     factors = b.flat(scale) if fits else b.table((n,), x.dtype, np.ones, n)
     terms = b.flat(bias) if fits and bias is not None else b.zeros(n, x.dtype)
@@ -198,8 +199,9 @@ def _with_statistics(
 def layer_normalization(
     b: Builder, node: Node, x: Operand, scale: Operand, bias: Operand | None = None
 ) -> tuple[Operand, Operand, Operand]:
-    """LayerNormalization with its mean and inverse deviation."""
-    return _with_statistics(b, node, x, scale, bias, True)
+    """LayerNormalization with its mean and inverse deviation, which are float32."""
+    y, means, inverses = _with_statistics(b, node, x, scale, bias, True)
+    return y, emit_cast(b, means, FLOAT32), emit_cast(b, inverses, FLOAT32)
 
 
 @kernel("ChannelNormalization", domain="partita", dtypes=F32)
