@@ -35,6 +35,7 @@ from partita_reference.quantization import (
     QLinearConv,
     QLinearMatMul,
     bounded_quantization,
+    dividing_as_scales,
 )
 from partita_reference.quantized_weights import QUANTIZED_WEIGHTS
 from partita_reference.recurrent import GRU, LSTM, RNN
@@ -285,5 +286,8 @@ def corrected_for(opset: int) -> tuple[type[OpRun], ...]:
     """The operators that an opset needs besides those that the evaluator has right."""
     quantization = bounded_quantization(opset)
     own = (*CORRECTED, *EMPTY_BATCHES, *(() if quantization is None else (quantization,)))
-    shared = corrected_with(opset, own)
+    shared = [
+        dividing_as_scales(fixed) if opset >= 23 and fixed.__name__ == "QuantizeLinear" else fixed
+        for fixed in corrected_with(opset, own)
+    ]
     return (*shared, *DECISION_TREES, *DECODER, *MIXTURES, *QUANTIZED_WEIGHTS, *REGIONS)

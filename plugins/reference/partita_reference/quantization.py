@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx.defs
+from onnx.helper import np_dtype_to_tensor_dtype
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops._op_list import load_op
@@ -17,6 +19,8 @@ from onnx.reference.ops.op_dynamic_quantize_linear import (
 from onnx.reference.ops.op_qlinear_conv import QLinearConv as OriginalQLinearConv
 
 Array = np.ndarray[Any, Any]
+
+_HALVES = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 
 _FAR = 2.0**30
 """Steps beyond every quantized type, and within int32."""
@@ -39,6 +43,22 @@ def bounded_quantization(opset: int) -> type[OpRun] | None:
             return result
 
     QuantizeLinear.__name__ = base.__name__
+    return QuantizeLinear
+
+
+def dividing_as_scales(base: type[OpRun]) -> type[OpRun]:
+    """QuantizeLinear of opset 23 or later that divides in the scale's type, as ONNX's text says.
+
+    The original does so only if its input has the same type, and not at all once it is widened.
+    """
+
+    class QuantizeLinear(base):  # type: ignore[valid-type,misc]  # made for each version
+        def _run(self, x: Array, scale: Array, *rest: Any, **given: Any) -> tuple[Array]:
+            if scale.dtype in _HALVES and not given.get("precision"):
+                given["precision"] = np_dtype_to_tensor_dtype(scale.dtype)
+            result: tuple[Array] = super()._run(x, scale, *rest, **given)
+            return result
+
     return QuantizeLinear
 
 

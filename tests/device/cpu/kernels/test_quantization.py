@@ -107,6 +107,47 @@ def test_scales_of_halves(kind):
     assert back.dtype == kind
 
 
+@pytest.mark.parametrize("device", ["CPU", "OPENCL", "REFERENCE"])
+@pytest.mark.parametrize("precision", [0, TensorProto.FLOAT, TensorProto.FLOAT16])
+@pytest.mark.parametrize("kind", [np.float16, np.float32])
+@pytest.mark.parametrize("of_scale", [np.float16, np.float32])
+@pytest.mark.parametrize("count", [0, 1, 4])
+def test_quotients_are_of_the_type_that_onnx_names(core, device, precision, kind, of_scale, count):
+    """That of the scale, or of attribute ``precision``; some quotients in halves are even."""
+    x = np.random.default_rng(1).uniform(0, 80, (500, 4)).astype(kind)
+    shape = (count,) if count else ()
+    scale = np.random.default_rng(2).uniform(0.3, 0.4, shape).astype(of_scale)
+    inputs = [x, scale, np.full(shape, 3, np.uint8)]
+    attributes = {"precision": precision} if precision else {}
+    model = model_of("QuantizeLinear", inputs, opset=23, axis=1 if count == 4 else -1, **attributes)
+    feeds = {f"x{k}": array for k, array in enumerate(inputs)}
+    (want,) = onnxruntime_results(model, feeds)
+    others = np.rint(x.astype(np.float64) / scale) + 3
+    in_halves = precision == TensorProto.FLOAT16 or (not precision and of_scale == np.float16)
+    assert (want != others.clip(0, 255)).any() == in_halves
+    (found,) = core.compile_model(model.SerializeToString(), device)(feeds).to_tuple()
+    np.testing.assert_array_equal(found, want)
+
+
+def test_quotients_of_bfloat16_and_blocks():
+    kind = ml_dtypes.bfloat16
+    x = np.random.default_rng(1).uniform(0, 80, (6, 8)).astype(np.float32)
+    scale = np.random.default_rng(2).uniform(0.3, 0.4, (6, 4)).astype(np.float32)
+    attributes = {"opset": 23, "axis": 1, "block_size": 2, "precision": TensorProto.BFLOAT16}
+    (found,) = run_ours("QuantizeLinear", [x, scale, np.full((6, 4), 3, np.uint8)], **attributes)
+    halves = (x.astype(kind) / np.repeat(scale, 2, 1).astype(kind)).astype(np.float32)
+    np.testing.assert_array_equal(found, np.clip(np.rint(halves) + 3, 0, 255))
+    assert (found != np.clip(np.rint(x / np.repeat(scale, 2, 1)) + 3, 0, 255)).any()
+
+
+def test_quotients_of_other_types_are_refused(core):
+    inputs = [np.ones(3, np.float32), np.ones((), np.float32)]
+    model = model_of("QuantizeLinear", inputs, opset=23, precision=TensorProto.DOUBLE)
+    for device in ("CPU", "OPENCL"):
+        with pytest.raises(PartitaError, match="precision is 11"):
+            core.compile_model(model.SerializeToString(), device)
+
+
 @pytest.mark.parametrize("x", [normal(11, 4, 30), np.abs(normal(12, 9)), -np.abs(normal(13, 9))])
 def test_dynamic_quantize_linear(x):
     check("DynamicQuantizeLinear", [x], outputs=3, rtol=0, atol=0)
@@ -173,6 +214,16 @@ def test_quantized_matmul(per_column, dtype):
             np.array(128, np.uint8),
         ],
     )
+
+
+@pytest.mark.parametrize("rows", [0, 3])
+@pytest.mark.parametrize("columns", [0, 4])
+def test_quantized_products_with_a_scale_for_each_of_no_columns(rows, columns):
+    scale, zero = np.array(0.5, np.float32), np.array(3, np.uint8)
+    inputs = [levels(1, rows, 5), scale, zero, levels(2, 5, columns)]
+    inputs += [scales(3, columns), levels(4, columns), scale, zero]
+    (found,) = run_ours("QLinearMatMul", inputs)
+    assert found.shape == (rows, columns)
 
 
 @pytest.mark.parametrize("with_bias", [False, True])

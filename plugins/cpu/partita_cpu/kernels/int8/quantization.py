@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import operator
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from partita.errors import OperandError
 from partita.lowering import Array, Builder, Node, Operand
+from partita.lowering.fusion.quantized.quotient import quotient_type, refused_quotient
 from partita.lowering.geometry.axes import axis_of
 from partita_cpu.jit.loop_kernel import loop
+from partita_cpu.kernels.elementwise.broadcast_loops import broadcast, emit_broadcast
 from partita_cpu.kernels.elementwise.cast import NARROW, convert, emit_cast, onnx_dtype
 from partita_cpu.kernels.half import float32_of, narrow
 from partita_cpu.kernels.operator_table import F32, HALVES, DTypes, kernel
@@ -240,6 +243,7 @@ def emit_dequantize(
 @kernel(
     "QuantizeLinear",
     dtypes={0: F32 | HALVES | {INT32}, 1: F32 | HALVES | {INT32}, 2: QUANTIZED | NARROW},
+    check=refused_quotient,
 )
 @kernel(
     "QuantizeLinear",
@@ -260,8 +264,13 @@ def quantize_linear(
         return y
     grid = Grid(b, node, x, scale)
     zero = zero if zero is not None else b.constant(np.zeros(scale.shape, kind))
+    quotient = quotient_type(node, scale.dtype)
+    if quotient in HALVES:
+        x, scale = (emit_cast(b, operand, quotient) for operand in (x, scale))
     x, scale = (emit_cast(b, operand, np.float32) for operand in (x, scale))
     scales, zeros = grid.spread(b, scale, x), grid.spread(b, zero, x)
+    if quotient in HALVES:
+        x, scales = _rounded_quotients(b, x, scales, grid.shape, quotient)
     if kind in NARROW:
         scales, zeros = b.view(scales, grid.shape), b.view(zeros, grid.shape)
         saturate = bool(node.attrs.get("saturate", 1))
@@ -269,6 +278,27 @@ def quantize_linear(
     else:
         emit_quantize(b, x, scales, zeros, y, grid.extents)
     return y
+
+
+_divide = broadcast(operator.truediv)
+
+
+def _rounded_quotients(
+    b: Builder, x: Operand, scales: Operand, shape: tuple[int, ...], kind: np.dtype[Any]
+) -> tuple[Operand, Operand]:
+    """``x / scales`` rounded to a 16-bit float, and the scales of 1 that are left to divide by.
+
+    Args:
+        b: Records it.
+        x: float32 numbers that the 16-bit float holds.
+        scales: float32, flat, of the same kind.
+        shape: In which they broadcast with x.
+        kind: The 16-bit float.
+    """
+    y = b.empty(x.shape, np.float32)
+    emit_broadcast(b, _divide, [x, b.view(scales, shape)], y)
+    ones = b.table(scales.shape, np.float32, np.ones, scales.shape, np.float32)
+    return emit_cast(b, emit_cast(b, y, kind), np.float32), ones
 
 
 @kernel("DequantizeLinear", dtypes={0: QUANTIZED | NARROW, 1: F32 | HALVES, 2: QUANTIZED | NARROW})

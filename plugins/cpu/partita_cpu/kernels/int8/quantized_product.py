@@ -102,8 +102,9 @@ def _now_or_later(
 
 
 def factors_of(b: Builder, scales: Sequence[Operand]) -> Operand:
-    """From sums to levels: one factor, or one per column."""
-    return _now_or_later(b, combine_scales, scales, (max(s.size for s in scales[:2]),))
+    """From sums to levels: one factor, or one per column, of which there may be none."""
+    sizes = [scale.size for scale in scales[:2]]
+    return _now_or_later(b, combine_scales, scales, (max(sizes) if all(sizes) else 0,))
 
 
 def levels_of(

@@ -9,6 +9,7 @@ import numpy as np
 from partita.contract.query import Reason, ReasonCode
 from partita.errors import OperandError
 from partita.lowering import Node, Operand
+from partita.lowering.fusion.quantized.quotient import quotient_type
 from partita.lowering.kernel_table import DTypes
 from partita_opencl.emitters.elementwise import apply
 from partita_opencl.emitters.movement import own_axis
@@ -35,6 +36,8 @@ def _whole_axes(node: Node) -> Reason | None:
         detail = f"output_dtype is {node.attrs['output_dtype']}; takes whole numbers of 8, 16 bits"
     elif node.op_type == "DequantizeLinear" and node.attrs.get("output_dtype", 0) not in _NUMBERS:
         detail = f"output_dtype is {node.attrs['output_dtype']}; takes float32 and float16"
+    elif node.op_type == "QuantizeLinear" and node.attrs.get("precision", 0) not in _NUMBERS:
+        detail = f"precision is {node.attrs['precision']}; takes float32 and float16"
     else:
         return None
     return Reason(ReasonCode.UNSUPPORTED_ATTRIBUTE, detail)
@@ -81,8 +84,12 @@ def quantize(
     """Numbers as the nearest levels; of two as near, the even one."""
     named = _NAMED[node.attrs.get("output_dtype", 0)]
     dtype = np.dtype(named or np.uint8) if zero is None else zero.dtype
-    zeros = None if zero is None else _along(k, node, zero, x)
-    return quantized(k, "{0} / {1}", dtype, zeros, x, _along(k, node, scale, x))
+    zeros, own = None if zero is None else _along(k, node, zero, x), node.inputs[1]
+    kind = scale.dtype if own is None or own.dtype is None else own.dtype
+    template = "{0} / {1}"
+    if quotient_type(node, kind) == HALF:
+        template = "rounded_to_half(rounded_to_half({0}) / rounded_to_half({1}))"
+    return quantized(k, template, dtype, zeros, x, _along(k, node, scale, x))
 
 
 def quantized(
