@@ -327,7 +327,7 @@ def _cast_to(k: Kit, x: Operand, dtype: np.dtype[Any]) -> Operand:
     """The elements as another type, rounded to it also where a chain computes on with them."""
     if x.dtype == _BFLOAT:
         x = apply(k, "as_float((uint){0} << 16)", SINGLE, x)
-    if dtype != HALF or x.dtype == HALF or k.tuning.bfloat:
+    if dtype != HALF or x.dtype in (HALF, _BOOL) or k.tuning.bfloat:
         return convert(k, x, dtype)
     return apply(k, "rounded_to_half((float){0})", dtype, x)
 
@@ -338,7 +338,8 @@ def convert(k: Kit, x: Operand, dtype: np.dtype[Any]) -> Operand:
     Args:
         k: The kit of the program.
         x: The tensor.
-        dtype: What it becomes; floats are cut towards zero, truth is what is not 0.
+        dtype: What it becomes; floats are cut towards zero, truth is what is not 0, also of bytes
+            that are not 1, which a caller's or a model's truth values may hold.
 
     Returns:
         The tensor itself if it has the type.
@@ -347,6 +348,8 @@ def convert(k: Kit, x: Operand, dtype: np.dtype[Any]) -> Operand:
         return x
     if dtype == _BOOL:
         return apply(k, "({0} != 0)", dtype, x)
+    if x.dtype == _BOOL:
+        return apply(k, f"({ctype_of(dtype)})({{0}} != 0)", dtype, x)
     return apply(k, f"({ctype_of(dtype)}){{0}}", dtype, x)
 
 

@@ -334,6 +334,20 @@ def test_cast_of_bfloat16(target):
     np.testing.assert_array_equal(found, x.astype(np.float32).astype(target))
 
 
+@pytest.mark.parametrize("target", [TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.INT64])
+@pytest.mark.parametrize("op_type", ["Cast", "CastLike"])
+def test_truth_that_is_not_one_is_one(op_type, target):
+    """Bytes of truth values that a caller hands over were taken for numbers."""
+    x = np.array([0, 1, 2, 128, 255] * 7, np.uint8).view(np.bool_)
+    kind = helper.tensor_dtype_to_np_dtype(target)
+    if op_type == "Cast":
+        model, feeds = single("Cast", [x], {"to": target})
+    else:
+        model, feeds = single("CastLike", [x, np.zeros(1, kind)])
+    (found,) = compiled(model)(feeds).to_tuple()
+    np.testing.assert_array_equal(found, (x.view(np.uint8) != 0).astype(kind))
+
+
 def test_cast_cuts_towards_zero():
     check_single("Cast", [floats(40) * 9], {"to": TensorProto.INT32})
 
