@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import operator
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -422,6 +423,24 @@ class Builder:
         if found is None:
             found = self._made[x, key] = make()
         return found
+
+    @contextlib.contextmanager
+    def only_if(self, chosen: Number) -> Iterator[None]:
+        """Steps that are recorded within it are called for those sizes for which it is not 0.
+
+        For ways to the same result, each of which is recorded: which of them is taken is then no
+        decision that tells recordings apart. Ways are not nested.
+
+        Args:
+            chosen: Whether this way is taken; of all ways to a result exactly one is.
+        """
+        steps, made = len(self.steps), len(self._made)
+        yield
+        if not isinstance(chosen, int):
+            while len(self._made) > made:  # other nodes may not read what other sizes do not make
+                self._made.popitem()
+            for step in self.steps[steps:]:
+                step.when = chosen
 
     def graph_body(self, graph: Graph) -> GraphBody:
         """A runner for a body, to be passed to a step; see :class:`GraphBody`."""

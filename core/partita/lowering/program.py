@@ -224,6 +224,7 @@ class Step:
             where threads note what they have taken. -1: none.
         over: A result and an argument in whose memory it may be made, if that is not needed later:
             no element is read once the one in its place is written. The memory plan reads it.
+        when: Whether it is called, if other sizes have another step for the same; 0 if not.
     """
 
     fn: Callable[..., Any]
@@ -234,6 +235,7 @@ class Step:
     results: tuple[Operand, ...] = ()
     cleared: int = -1
     over: tuple[Operand, Operand] | None = None
+    when: int = 1
 
 
 class ProgramMaker(Protocol):

@@ -629,3 +629,43 @@ def test_bottlenecks_of_any_batch_and_resizes_of_any_sides_have_one_recording():
     if isa().native and not isa().tiles:  # those choose arithmetic by sizes
         assert len(programs) > 3
         assert len({id(program.recorded.made) for program in programs}) == 1
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("groups", [1, 32])
+def test_taps_that_few_sizes_reach_are_ways_of_one_recording(threads, groups):
+    """Each convolution is left out by its taps in either direction, by both or by none."""
+    rng = np.random.default_rng(0)
+    tensors, nodes = [], []
+    for number, gap in enumerate([4, 8, 12]):
+        w = rng.standard_normal((32, 32 // groups, 3, 3)).astype(np.float32) * 0.2
+        tensors.append(numpy_helper.from_array(w, f"w{number}"))
+        where = {"pads": [gap] * 4, "dilations": [gap] * 2, "group": groups}
+        nodes.append(helper.make_node("Conv", ["x", f"w{number}"], [f"c{number}"], **where))
+        nodes.append(helper.make_node("Relu", [f"c{number}"], [f"r{number}"]))
+    nodes.append(helper.make_node("Sum", ["r0", "r1", "r2"], ["sum"]))
+    nodes.append(helper.make_node("Conv", ["sum", "last"], ["y"]))
+    last = rng.standard_normal((8, 32, 1, 1)).astype(np.float32) * 0.2
+    tensors.append(numpy_helper.from_array(last, "last"))
+    given = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 32, "h", "w"])
+    made = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph(nodes, "dilated", [given], [made], tensors)
+    opsets = [helper.make_opsetid("", 17)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    config = {"EXECUTION_MODE_HINT": "ACCURACY", "INFERENCE_NUM_THREADS": threads}
+    config["PERF_COUNT"] = True
+    compiled = partita.Core().compile_model(model, "CPU", config)
+    request = compiled.create_infer_request()
+    sides = [15, 20, 11, 16, 8, 7]
+    sizes = [(2, h, w) for h, w in zip(sides, sides[::-1], strict=True)]
+    sizes += [(1, h, w) for h in sides[:4] for w in sides[:4]]
+    for shape in [*sizes, *sizes[::3]]:
+        x = rng.standard_normal((shape[0], 32, *shape[1:])).astype(np.float32)
+        (wanted,) = onnxruntime_results(model, {"x": x})
+        np.testing.assert_allclose(request.infer({"x": x})["y"], wanted, rtol=1e-4, atol=1e-4)
+    programs = recorded(compiled)
+    if isa().native and not isa().tiles:  # those choose arithmetic by sizes
+        assert len(programs) > 15
+        assert len({id(program.recorded.made) for program in programs}) <= 4
+        ways = [sum(bool(step.when) for step in program.steps) for program in programs]
+        assert max(ways) < max(len(program.steps) for program in programs)

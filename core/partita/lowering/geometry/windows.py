@@ -16,7 +16,7 @@ import numpy as np
 from partita.errors import OperandError
 from partita.lowering.graph import Node
 from partita.lowering.program import Array
-from partita.lowering.shapes.symbolic_size import Size, evaluated, integers, settled
+from partita.lowering.shapes.symbolic_size import Number, Size, evaluated, integers, settled
 
 Triple = tuple[int, int, int]
 
@@ -121,9 +121,25 @@ class Window:
 
         From the middle of the window, if they lie there. So they are the same for many sizes.
         """
-        return tuple(
-            settled(evaluated(_halved_taps, *along)) for along in map(self.along, range(3))
-        )
+        return tuple(map(self.halved_along, range(3)))
+
+    def halved_along(self, axis: int) -> tuple[int, int]:
+        """Of one dimension what :attr:`halved` tells."""
+        return settled(evaluated(_halved_taps, *self.along(axis)))  # type: ignore[no-any-return]
+
+    def one_tap(self, axis: int) -> Number:
+        """Whether only the middle one of a dimension's three taps reaches the input: 1, or 0.
+
+        A number that tells no sizes apart, of windows that are dilated so far that few sizes do
+        not reach them and by which all that is padded lies under the outer taps; -1 of others.
+        """
+        along: Sequence[Any] = self.along(axis)
+        size, taps, _, gap, begin, end, _ = along
+        if type(size) is not Size or taps != 3 or type(gap) is Size or gap < 2:
+            return -1
+        if type(begin) is Size or type(end) is Size or min(begin, end) < gap:
+            return -1
+        return evaluated(_is_one_tap, *along)
 
     def _less(self, pads: Triple, taps: Sequence[int]) -> Triple:
         """Padding without that of so many taps."""
@@ -170,6 +186,10 @@ def _halved_taps(*along: int) -> tuple[int, int]:
     middle = (taps - count) // 2
     first = middle if middle <= low and high <= middle + count else min(low, taps - count)
     return first, first + count
+
+
+def _is_one_tap(*along: int) -> int:
+    return int(_halved_taps(*along) == (1, 2))
 
 
 def count_places(

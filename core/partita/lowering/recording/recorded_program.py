@@ -74,12 +74,10 @@ class RecordedProgram:
         steps = []
         for step in self._steps:
             if isinstance(step, _StepForm):
-                first, last = at + 2, at + 2 + step.args
-                fn, work, at = parts[at], parts[at + 1], last + step.results
-                results = parts[last:at]
-                step = Step(
-                    fn, parts[first:last], step.op, step.shares, work, results, step.cleared
-                )
+                first, last = at + 3, at + 3 + step.args
+                (fn, work, when), at = parts[at:first], last + step.results
+                args, results = parts[first:last], parts[last:at]
+                step = Step(fn, args, step.op, step.shares, work, results, step.cleared, when=when)
             steps.append(step)
         rest = None
         if self._rest is not None:
@@ -120,8 +118,8 @@ def _getter(places: Sequence[int]) -> _Getter:
 class _StepForm(NamedTuple):
     """A step whose function or arguments depend on sizes.
 
-    The places of its function, its work, its arguments and its results follow those of the step
-    before, in one array for all steps.
+    The places of its function, its work, whether it is called, its arguments and its results follow
+    those of the step before, in one array for all steps.
 
     Attributes:
         args: How many arguments it has.
@@ -244,10 +242,11 @@ class _Form:
             CompileError: It does in a way that is not known here.
         """
         fn, places = self.place(step.fn), self.places(step.args)
-        fixed = all(map(self._is_fixed, (fn, *places))) and not holds_sizes(step.work)
+        fixed = all(map(self._is_fixed, (fn, *places))) and not holds_sizes((step.work, step.when))
         if fixed and not step.results:
             return step
-        into.extend((fn, self.place(step.work), *places, *self.places(step.results)))
+        told = self.place(step.work), self.place(step.when)
+        into.extend((fn, *told, *places, *self.places(step.results)))
         return _StepForm(len(places), step.op, step.shares, len(step.results), step.cleared)
 
     def places(self, things: Iterable[Any]) -> _Places:

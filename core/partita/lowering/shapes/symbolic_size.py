@@ -40,11 +40,14 @@ class Recording(Expressions):
 
     Attributes:
         exact: Whether somebody got hold of a number since the recording began, or was forked.
+        varied: Whether other sizes of its class have decided otherwise, so that ways that few
+            sizes take are worth being recorded, too.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.exact = False
+        self.varied = False
 
     def sizes(self) -> list[Size]:
         """All values there are, as sizes of this recording."""

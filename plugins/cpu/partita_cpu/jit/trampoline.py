@@ -133,6 +133,14 @@ def trampoline(kinds: Sequence[str]) -> int:
     return _made(tuple(_flat(kinds)))
 
 
+@functools.cache
+def idle_trampoline() -> int:
+    """The address of a trampoline that reads no slots and calls nothing."""
+    f = Function("idle_trampoline", "ptr %slots, i64 %tid, i64 %nt", "i32")
+    f.do("ret i32 0")
+    return function_address("idle_trampoline", f.text())
+
+
 def keep_trampoline(kinds: Sequence[str]) -> None:
     """Compiles :func:`trampoline` for kinds of arguments if it is not on disk; does not load it."""
     function_image(*_written(_flat(kinds)))

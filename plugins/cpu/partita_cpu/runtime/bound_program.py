@@ -190,6 +190,8 @@ class BoundProgram:
 
     def _call(self, step: Step, args: Sequence[Any]) -> Call:
         """A call of Python; one through the team or :meth:`_keep` has an argument in front."""
+        if not step.when:
+            return _leave, tuple(args)
         args = [
             LoopBody(self._runner_of(arg.specializer, None)) if isinstance(arg, GraphBody) else arg
             for arg in args
@@ -300,6 +302,10 @@ class BoundProgram:
             times.append((step.op, clock() - start, cpu_clock() - cpu_start))
 
 
+def _leave(*args: Any) -> None:
+    """Computes nothing: another step does, for these sizes."""
+
+
 def _layout_of(program: Program, team: Team) -> CallLayout:
     """The layout of a program's calls; if the program was recorded, that of its class."""
     if team.pool is not None and program.recorded is not None:
@@ -317,4 +323,5 @@ def uncopied(arrays: Sequence[Array]) -> list[Array] | None:
 
 def kernels_of(program: Program) -> tuple[ExecutedStep, ...]:
     """The kernels of a program's steps, in order, and the operations that they compute."""
-    return tuple(ExecutedStep(step.op.name, step.fn.__name__) for step in program.steps)
+    taken = (step for step in program.steps if step.when)
+    return tuple(ExecutedStep(step.op.name, step.fn.__name__) for step in taken)

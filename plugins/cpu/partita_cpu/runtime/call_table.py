@@ -16,6 +16,7 @@ import numpy as np
 from partita.lowering import Array, Step
 from partita.tensors.array_state import data_address
 from partita_cpu.jit.kernel_wrappers import Checked
+from partita_cpu.jit.trampoline import idle_trampoline
 from partita_cpu.runtime.call_layout import CallLayout
 from partita_cpu.threads.thread_pool import ROW, Rows, ThreadPool, raise_failure
 
@@ -69,6 +70,10 @@ class Walker:
         self._table[:, 2] = pool.size * ((work >= SHARED_WORK) & (pool.size > 1))
         for number, (slot, lines) in layout.cleared.items():
             self._table[number, 3:] = self._words[slot], lines
+        idle = [number for number, step in enumerate(steps) if not step.when]
+        if idle:
+            self._table[idle] = idle_trampoline(), slots.ctypes.data, 0, 0, 0
+            work[idle] = 0
         self._rows: int = self._table.ctypes.data
         self._parts = [
             _Part(first, last, self._part(first, last, work) if layout.taken[first] else None)

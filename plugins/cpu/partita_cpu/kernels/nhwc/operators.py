@@ -11,7 +11,7 @@ import numpy as np
 
 from partita.errors import OperandError
 from partita.lowering import Builder, Node, Operand
-from partita.lowering.geometry.reached_taps import without_padding
+from partita.lowering.geometry.reached_taps import TapWay, ways_without_padding, without_padding
 from partita.lowering.geometry.windows import (
     Window,
     resolve,
@@ -141,7 +141,7 @@ def conv(
         place, size = Place(x, 0, x.shape[1], target, into), x.shape[2:]
     else:
         place, size = Place.of(node, x, target), x.shape[1:3]
-    window, w = without_padding(b, resolve(node, size, w.shape[2:]), w)
+    ways = ways_without_padding(b, resolve(node, size, w.shape[2:]), w)
     groups = int(node.attrs.get("group", 1))
     n, channels = x.shape[0], place.channels
     if channels != w.shape[1] * groups or w.shape[0] % groups:
@@ -149,17 +149,13 @@ def conv(
             f"Operation '{node.name}' (Conv): {channels} input channels do not fit weights of "
             f"shape {list(w.shape)} in {groups} groups."
         )
-    shape = (n, *window.out_shape, w.shape[0])
+    shape = (n, *ways[0].window.out_shape, w.shape[0])
     y = place.output(b, shape, bool(node.attrs.get("half")))
     if not math.prod(shape):
         return y
     if residual is not None:
         residual = expanded(b, residual, y.shape)
-    activation = node.attrs.get("activation")
-    if 1 < groups == channels == w.shape[0] and residual is None:
-        emit_depthwise(b, window, place, LinearOp(w, bias, None, activation), y)
-        return y
-    images = images_of(n, channels, w.shape[0], groups, window)
+    op = LinearOp(w, bias, residual, node.attrs.get("activation"))
     scaling = None
     if factor is not None and shift is not None:
         scaling = InputScaling(factor, shift, *node.attrs["scaled"])
@@ -173,11 +169,44 @@ def conv(
         scaling is not None,
         math.prod(size) if planar else 0,
     )
+    for way in ways:
+        with b.only_if(way.chosen):
+            _emit_way(b, way, place, groups, op, y, storage, scaling)
+    return y
+
+
+def _emit_way(
+    b: Builder,
+    way: TapWay,
+    place: Place,
+    groups: int,
+    op: LinearOp,
+    y: Operand,
+    storage: Storage,
+    scaling: InputScaling | None,
+) -> None:
+    """A convolution by the taps of one way.
+
+    Args:
+        b: Records it.
+        way: Its window and weights.
+        place: What it reads.
+        groups: Of channels.
+        op: What it computes, with the weights of all taps.
+        y: What it writes, images with channels last.
+        storage: How both lie in memory.
+        scaling: What its input is multiplied by and shifted on its way, or ``None``.
+    """
+    window, op = way.window, op._replace(w=way.weights)
+    outputs = op.w.shape[0]
+    if 1 < groups == place.channels == outputs and op.residual is None:
+        emit_depthwise(b, window, place, op, y)
+        return
+    images = images_of(y.shape[0], place.channels, outputs, groups, window)
     policy = choice_of(b)
-    step = LinearStep(images, x, LinearOp(w, bias, residual, activation), y, storage, scaling)
+    step = LinearStep(images, place.x, op, y, storage, scaling)
     if not any(emit(b, policy, step) for emit in _FASTER_WAYS):
         emit_product(b, policy, step)
-    return y
 
 
 def images_of(n: int, channels: int, outputs: int, groups: int, window: Window) -> Images:
