@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -277,10 +277,18 @@ class Recorded(NamedTuple):
     Attributes:
         made: What the back-end made of the program with symbolic sizes, once for all of them.
         numbers: What the sizes come to, by their places.
+        works: :attr:`Step.work` of each step.
+        idle: Numbers of the steps that are not called, by :attr:`Step.when`.
+        late: The results of steps that tell their shapes when they have run.
+        elements: The elements of a constant argument, by the numbers of its step and of itself.
     """
 
     made: Any
     numbers: Sequence[Any]
+    works: Sequence[int]
+    idle: Sequence[int]
+    late: Set[Operand]
+    elements: Callable[[int, int], Array]
 
 
 @dataclass(slots=True)
@@ -291,8 +299,8 @@ class Program:
         inputs: One operand per graph input.
         outputs: One operand per graph output; ``None`` where the rest computes it. Operands that
             are inputs, constants or repeated are to be copied at the end (``copies``).
-        steps: The calls in order.
-        offsets: Place in the arena of every operand that owns an intermediate buffer.
+        steps: The calls in order; of a recorded program they are made when they are asked for.
+        offsets: Place in the arena of every operand that owns an intermediate buffer. The same.
         arena_bytes: Size of the arena.
         owned: For each output, the operand whose buffer is the output's own memory, or ``None``
             where the output has to be copied at the end.
@@ -304,8 +312,8 @@ class Program:
 
     inputs: tuple[Operand, ...]
     outputs: tuple[Operand | None, ...]
-    steps: list[Step]
-    offsets: dict[Operand, int]
+    steps: Sequence[Step]
+    offsets: Mapping[Operand, int]
     arena_bytes: int
     owned: tuple[Operand | None, ...]
     ops: list[OpRecord]
@@ -316,10 +324,39 @@ class Program:
     @property
     def is_direct(self) -> bool:
         """Whether the steps leave every output in its own memory: there is nothing to collect."""
-        late = {operand for step in self.steps for operand in step.results}
+        late = self.late
         return self.rest is None and all(
             owner is not None and owner not in late for owner in self.owned
         )
+
+    @property
+    def late(self) -> Set[Operand]:
+        """The results of steps that tell their shapes when they have run."""
+        if self.recorded is not None:
+            return self.recorded.late
+        return {operand for step in self.steps for operand in step.results}
+
+    @property
+    def works(self) -> Sequence[int]:
+        """:attr:`Step.work` of each step."""
+        return [step.work for step in self.steps] if self.recorded is None else self.recorded.works
+
+    @property
+    def idle(self) -> Sequence[int]:
+        """The numbers of the steps that are not called."""
+        return () if self.recorded is None else self.recorded.idle
+
+    def elements(self, number: int, position: int) -> Array:
+        """The elements of a constant argument of a step.
+
+        Args:
+            number: Of the step.
+            position: Of the argument.
+        """
+        if self.recorded is not None:
+            return self.recorded.elements(number, position)
+        elements: Array = self.steps[number].args[position].const
+        return elements
 
 
 def bytes_of_calls(steps: Sequence[Step], ops: Sequence[OpRecord]) -> int:

@@ -26,6 +26,7 @@ from partita.lowering.program import (
     Step,
     bytes_of_calls,
 )
+from partita.lowering.recording.later_steps import Calls, Later, LaterOffsets, LaterSteps
 from partita.lowering.shapes.symbolic_size import Recording, Size, holds_sizes, present
 
 
@@ -55,7 +56,18 @@ class RecordedProgram:
         if program.rest is not None:
             self._rest = program.rest, form.places(program.rest.inputs)
         self._places = array("i")
-        self._steps = [form.step(step, self._places) for step in program.steps]
+        self._starts = array("i")
+        self._steps: list[Step | _StepForm] = []
+        for step in program.steps:
+            self._starts.append(len(self._places))
+            self._steps.append(form.step(step, self._places))
+        self._works = form.places(step.work for step in program.steps)
+        self._late = form.places(operand for step in program.steps for operand in step.results)
+        self._whens = [
+            (number, form.place(step.when))
+            for number, step in enumerate(program.steps)
+            if holds_sizes(step.when)
+        ]
         form.finish()
         self._form = form
         self._kept_bytes = bytes_of_calls(program.steps, program.ops) + form.table_bytes
@@ -70,7 +82,35 @@ class RecordedProgram:
         if numbers is None:
             return None
         filled = self._form.filled(numbers)
-        parts, at = _those(filled, self._places), 0
+        rest = None
+        if self._rest is not None:
+            template, places = self._rest
+            rest = Continuation(template.specializer, _made(filled, places), template.outputs)
+        later = Later(partial(self._calls, filled))
+        recorded = Recorded(
+            self._made,
+            numbers,
+            works=_those(filled, self._works),
+            idle=[number for number, place in self._whens if not numbers[place]],
+            late=frozenset(_made(filled, self._late)),
+            elements=partial(self._elements, filled),
+        )
+        return Program(
+            inputs=_made(filled, self._inputs),
+            outputs=_made(filled, self._outputs),
+            steps=LaterSteps(len(self._steps), later),
+            offsets=LaterOffsets(later),
+            arena_bytes=filled[self._arena_bytes],
+            owned=_made(filled, self._owned),
+            ops=self._ops,
+            rest=rest,
+            kept_bytes=self._kept_bytes,
+            recorded=recorded,
+        )
+
+    def _calls(self, filled: list[Any]) -> Calls:
+        """The steps of a program, and where its operands lie."""
+        parts, at = _made(filled, self._places), 0
         steps = []
         for step in self._steps:
             if isinstance(step, _StepForm):
@@ -79,23 +119,18 @@ class RecordedProgram:
                 args, results = parts[first:last], parts[last:at]
                 step = Step(fn, args, step.op, step.shares, work, results, step.cleared, when=when)
             steps.append(step)
-        rest = None
-        if self._rest is not None:
-            template, places = self._rest
-            rest = Continuation(template.specializer, _those(filled, places), template.outputs)
-        operands, offsets = self._offsets
-        return Program(
-            inputs=_those(filled, self._inputs),
-            outputs=_those(filled, self._outputs),
-            steps=steps,
-            offsets=dict(zip(_those(filled, operands), _those(filled, offsets), strict=True)),
-            arena_bytes=filled[self._arena_bytes],
-            owned=_those(filled, self._owned),
-            ops=self._ops,
-            rest=rest,
-            kept_bytes=self._kept_bytes,
-            recorded=Recorded(self._made, numbers),
-        )
+        operands, offsets = (_made(filled, places) for places in self._offsets)
+        return steps, dict(zip(operands, offsets, strict=True))
+
+    def _elements(self, filled: list[Any], number: int, position: int) -> Array:
+        """The elements of a constant argument, of which no operand has to be made."""
+        step = self._steps[number]
+        if isinstance(step, _StepForm):
+            thing = filled[self._places[self._starts[number] + 3 + position]]
+        else:
+            thing = step.args[position]
+        elements: Array = filled[thing.const] if isinstance(thing, _OperandForm) else thing.const
+        return elements
 
 
 _Getter = Callable[[Sequence[Any]], tuple[Any, ...]]
@@ -106,6 +141,18 @@ _Places = Sequence[int]
 
 def _those(filled: Sequence[Any], places: Iterable[int]) -> tuple[Any, ...]:
     return tuple(map(filled.__getitem__, places))
+
+
+def _made(filled: list[Any], places: Iterable[int]) -> tuple[Any, ...]:
+    """The things at these places, made if nobody has asked for them before."""
+    return tuple(_thing(filled, place) for place in places)
+
+
+def _thing(filled: list[Any], place: int) -> Any:
+    thing = filled[place]
+    if isinstance(thing, _PerSizeValue):
+        thing = filled[place] = thing(filled)
+    return thing
 
 
 def _getter(places: Sequence[int]) -> _Getter:
@@ -141,7 +188,7 @@ class _PerSizeValue:
 
     __slots__ = ()
 
-    def __call__(self, filled: Sequence[Any]) -> Any:
+    def __call__(self, filled: list[Any]) -> Any:
         """What stands there, made of what stands before it."""
         raise NotImplementedError  # a table's place is filled with a part of the memory of all
 
@@ -150,9 +197,9 @@ class _PerSizeValue:
 class _Made(_PerSizeValue):
     """Something that a function makes."""
 
-    make: Callable[[Sequence[Any]], Any]
+    make: Callable[[list[Any]], Any]
 
-    def __call__(self, filled: Sequence[Any]) -> Any:
+    def __call__(self, filled: list[Any]) -> Any:
         """What the function makes."""
         return self.make(filled)
 
@@ -167,7 +214,7 @@ class _OperandForm(_PerSizeValue):
     base: int
     lasting: bool
 
-    def __call__(self, filled: Sequence[Any]) -> Operand:
+    def __call__(self, filled: list[Any]) -> Operand:
         """The operand for numbers."""
         shape = self.shape(filled)
         elements = None if self.const < 0 else filled[self.const]
@@ -177,7 +224,7 @@ class _OperandForm(_PerSizeValue):
             shape,
             self.dtype,
             elements,
-            None if self.base < 0 else filled[self.base],
+            None if self.base < 0 else _thing(filled, self.base),
             self.lasting,
         )
 
@@ -194,7 +241,6 @@ class _Form:
     def __init__(self, numbers: int) -> None:
         self._numbers = numbers
         self._things: list[Any] = []
-        self._derived = array("i")
         self._known: dict[int, tuple[int, Any]] = {}
         self._getters: dict[tuple[int, ...], _Getter] = {}
         self._shared: dict[Any, int] = {}
@@ -220,15 +266,13 @@ class _Form:
         return self._template.nbytes
 
     def filled(self, numbers: Sequence[Any]) -> list[Any]:
-        """All things for these numbers."""
+        """All things for these numbers, or what makes them: :func:`_thing`."""
         filled = [*numbers, *self._things]
         memory = self._template.copy()
         memory[self._varying] = _those(numbers, self._sources)
         for place, part, shape in self._tables:
             table = memory[part]
             filled[place] = table if len(shape) == 1 else table.reshape(shape)
-        for place in self._derived:
-            filled[place] = filled[place](filled)
         return filled
 
     def step(self, step: Step, into: array[int]) -> Step | _StepForm:
@@ -271,12 +315,12 @@ class _Form:
         elif isinstance(thing, np.ndarray):
             found = self.place(thing.item()) if _is_computed(thing) else self._table(thing)
         elif type(thing) in (tuple, list):
-            kind, take = type(thing), _getter(self.places(thing))
-            found = self._derive(_Made(lambda filled: kind(take(filled))))
+            kind, those = type(thing), self.places(thing)
+            found = self._put(_Made(lambda filled: kind(_made(filled, those))))
         elif is_dataclass(thing) and not isinstance(thing, type):
             make = type(thing)
-            these = _getter(self.places(getattr(thing, field.name) for field in fields(thing)))
-            found = self._derive(_Made(lambda filled: make(*these(filled))))
+            these = self.places(getattr(thing, field.name) for field in fields(thing))
+            found = self._put(_Made(lambda filled: make(*_made(filled, these))))
         else:
             raise CompileError(f"A step has something of type {type(thing)} that holds sizes.")
         self._known[id(thing)] = found, thing
@@ -290,11 +334,6 @@ class _Form:
     def _put(self, thing: Any) -> int:
         self._things.append(thing)
         return self._numbers + len(self._things) - 1
-
-    def _derive(self, form: _PerSizeValue) -> int:
-        place = self._put(form)
-        self._derived.append(place)
-        return place
 
     def _shape(self, shape: Sequence[Any]) -> _Getter:
         """Takes a shape, which many operands have: the same function for all of them."""
@@ -318,7 +357,7 @@ class _Form:
         known = self._shared.get(form)
         if known is not None and elements >= 0:
             return known  # nobody writes to constants: equal ones are one
-        place = self._derive(form if known is None else self._things[known - self._numbers])
+        place = self._put(form if known is None else self._things[known - self._numbers])
         self._shared.setdefault(form, place)
         return place
 
@@ -327,7 +366,7 @@ class _Form:
         if not holds_sizes(operand.shape):
             return self._put(operand)
         shape = self._shape(operand.shape)
-        return self._derive(_Made(lambda filled: operand.viewed(shape(filled))))
+        return self._put(_Made(lambda filled: operand.viewed(shape(filled))))
 
     def _table(self, table: Array) -> int:
         elements = table.reshape(-1).tolist()

@@ -63,7 +63,7 @@ class BoundProgram:
         self._runner_of = runner_of
         self._results: dict[Operand, Array] = {}
         self._inputs: list[Array | None] = [None] * len(program.inputs)
-        self._late = {operand for step in program.steps for operand in step.results}
+        self._late = program.late
         self._room = room
         self._version = -1  # of the room that the buffers are of
         self._buffers: list[Array | None] = [None] * len(program.outputs)  # taken when they serve
@@ -74,17 +74,15 @@ class BoundProgram:
         self._walker: Walker | None = None
         if team.pool is not None:
             slots = layout.slots(program, self._memory.start, self._buffers)
-            self._walker = Walker(program.steps, layout, slots, team.pool, self._memory)
+            self._walker = Walker(program, layout, slots, team.pool, self._memory)
         self._calls: dict[int, Call] = {
-            number: self._call(step, self._memory.arguments(number))
-            for number, step in enumerate(program.steps)
-            if not layout.taken[number]
+            number: self._call(program.steps[number], self._memory.arguments(number))
+            for number in layout.called
         }
         self._held = self._places_held()
         rest = program.rest
         self._rest = None if rest is None else runner_of(rest.specializer, times)
-        arguments = sum(len(step.args) for step in program.steps)
-        self._own_bytes = _ARGUMENT_BYTES * arguments
+        self._own_bytes = _ARGUMENT_BYTES * layout.arguments
         self._to_buffers = False  # whether steps write all outputs to the buffers
         self._direct = program.is_direct
 

@@ -41,6 +41,8 @@ class CallLayout:
         taken: For each step whether a thread pool calls it.
         first_slots: For each step the first of its slots.
         trampolines: For each step the address of its trampoline, or 0.
+        called: The numbers of the steps that Python calls.
+        arguments: How many all steps have.
         parts: Runs of steps that a thread pool takes, and single ones that Python calls: first and
             behind the last one.
         inputs: For each input the arguments that read it.
@@ -55,6 +57,8 @@ class CallLayout:
         self.trampolines = np.zeros(len(entries), np.int64)
         self.first_slots = np.zeros(len(entries), np.int64)
         self.parts = _parts(self.taken)
+        self.called = [number for number, taken in enumerate(self.taken) if not taken]
+        self.arguments = sum(len(step.args) for step in program.steps)
         self.inputs: list[list[Place]] = [[] for _ in program.inputs]
         self.outputs: list[list[Place]] = [[] for _ in program.outputs]
         self.patched: dict[Place, int] = {}
@@ -96,7 +100,7 @@ class CallLayout:
         slots = self._words.filled(numbers, arena)
         words = slots.data
         for slot, number, position in self._tables:
-            words[slot] = data_address(program.steps[number].args[position].const)
+            words[slot] = data_address(program.elements(number, position))
         for slot, index in self._made:
             buffer = buffers[index]
             words[slot] = 0 if buffer is None else data_address(buffer)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from partita.lowering import Array, Step
+from partita.lowering import Array, Program
 from partita.tensors.array_state import data_address
 from partita_cpu.jit.kernel_wrappers import Checked
 from partita_cpu.jit.trampoline import idle_trampoline
@@ -40,7 +40,7 @@ class Walker:
     """The steps of one program on one request's memory.
 
     Args:
-        steps: The program's steps.
+        program: The program.
         layout: The layout of their calls.
         slots: The arguments of all calls, as the layout has them.
         pool: The threads.
@@ -49,7 +49,7 @@ class Walker:
 
     def __init__(
         self,
-        steps: Sequence[Step],
+        program: Program,
         layout: CallLayout,
         slots: Array,
         pool: ThreadPool,
@@ -57,21 +57,20 @@ class Walker:
     ) -> None:
         self._pool = pool
         self._memory = memory
-        self._steps = steps
+        self._program = program
         self._slots = slots
         self._words = slots.data
         self._layout = layout  # which keeps arrays whose addresses are in the slots
         self._places = layout.patched
         self.taken = layout.taken
-        work = np.array([step.work for step in steps])
-        self._table = np.zeros((len(steps), ROW), np.int64)
+        work = np.array(program.works)
+        self._table = np.zeros((len(work), ROW), np.int64)
         self._table[:, 0] = layout.trampolines
         self._table[:, 1] = slots.ctypes.data + 8 * layout.first_slots
         self._table[:, 2] = pool.size * ((work >= SHARED_WORK) & (pool.size > 1))
         for number, (slot, lines) in layout.cleared.items():
             self._table[number, 3:] = self._words[slot], lines
-        idle = [number for number, step in enumerate(steps) if not step.when]
-        if idle:
+        if idle := list(program.idle):
             self._table[idle] = idle_trampoline(), slots.ctypes.data, 0, 0, 0
             work[idle] = 0
         self._rows: int = self._table.ctypes.data
@@ -123,7 +122,7 @@ class Walker:
 
     def explain(self, number: int) -> None:
         """Raises what a step that failed has to say, if anything."""
-        kernel = self._steps[number].fn
+        kernel = self._program.steps[number].fn
         if isinstance(kernel, Checked):
             kernel.explain(*self._memory.arguments(number))
 
