@@ -49,7 +49,7 @@ _LOWEST = -88.25
 """What lies below is taken as this, whose power of two, ``2**-127``, is 0 by its bits."""
 
 _TOGETHER = 3
-"""Rows whose vectors are computed side by side."""
+"""Rows whose vectors are computed side by side; twice as many of those that have one vector."""
 
 TAIL_LIMIT = 5.6
 """Beyond it the tail of the normal distribution, below 1.1e-8, is taken as 0."""
@@ -180,7 +180,7 @@ def _of_rows(
     starts = [("ptr", start) for start, _ in rows]
 
     def together(count: int, masks: Sequence[str | None]) -> _Body:
-        """So many rows."""
+        """So many rows of a vector for each mask."""
 
         def body(_: str, at: list[str]) -> list[str]:
             places = [at]
@@ -188,7 +188,7 @@ def _of_rows(
                 places.append(
                     [f.at(place, step) for place, (_, step) in zip(places[-1], rows, strict=True)]
                 )
-            parts = [(place, i, masks[i]) for place in places[:-1] for i in range(VECTORS)]
+            parts = [(place, i, mask) for place in places[:-1] for i, mask in enumerate(masks)]
             found = formulas.activated(code, [read(*part) for part in parts])
             for x, part in zip(found, parts, strict=True):
                 write(*part, x)
@@ -196,17 +196,19 @@ def _of_rows(
 
         return body
 
-    def all_columns() -> None:
-        masks = [None] * VECTORS
-        many = f.let(f"udiv i64 %rows, {_TOGETHER}")
-        at = f.loop(many, starts, together(_TOGETHER, masks))
+    def all_rows(masks: Sequence[str | None]) -> None:
+        count = VECTORS * _TOGETHER // len(masks)
+        at = f.loop(f.let(f"udiv i64 %rows, {count}"), starts, together(count, masks))
         left = [("ptr", place) for place in at]
-        f.loop(f.let(f"urem i64 %rows, {_TOGETHER}"), left, together(1, masks))
+        f.loop(f.let(f"urem i64 %rows, {count}"), left, together(1, masks))
 
     def some_columns() -> None:
-        f.loop("%rows", starts, together(1, column_masks(f, "%columns", lanes, VECTORS)))
+        masks = column_masks(f, "%columns", lanes, VECTORS)
+        one = f.let(f"icmp sle i64 %columns, {lanes}")
+        f.either(one, lambda: all_rows(masks[:1]), lambda: all_rows(masks))
 
-    f.either(f.let(f"icmp eq i64 %columns, {VECTORS * lanes}"), all_columns, some_columns)
+    whole = f.let(f"icmp eq i64 %columns, {VECTORS * lanes}")
+    f.either(whole, lambda: all_rows([None] * VECTORS), some_columns)
     f.do("ret void")
     return f
 

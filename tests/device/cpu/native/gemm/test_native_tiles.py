@@ -28,6 +28,8 @@ from partita_cpu.gemm.tile_fields import FLAT
 from partita_cpu.gemm.tile_kernels import ACTIVATE, ACTIVATE_FLOATS, tile_kernels
 from partita_cpu.jit.dispatch import unit_address
 from partita_cpu.jit.isa import detected
+from partita_cpu.jit.llvm_kernel import addresses
+from partita_cpu.llvm.activations import KERNELS
 from partita_cpu.llvm.levels import AMX
 from partita_cpu.machine_model import MachineModel
 from partita_cpu.scalar.activations import activate_floats
@@ -563,6 +565,43 @@ def test_activations_of_all_numbers(level, code, guarded):
     # What is left of Gelu far below zero is cut off, so that it has an absolute error.
     small = 1e-7 if "GELU" in code.name else 1e-35
     np.testing.assert_allclose(y, wanted, rtol=4e-7, atol=small)
+
+
+@pytest.mark.parametrize("level", [level for level in float_levels() if level.native])
+@pytest.mark.parametrize("code", ACTIVATIONS)
+def test_activations_of_some_columns(level, code, guarded):
+    """Of one vector or of two, whole or in part, in any number of rows that lie apart."""
+    call = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)(
+        int(tile_kernels(level, Arithmetic.F32, activation=code)[ACTIVATE])
+    )
+    rng = np.random.default_rng(4)
+    for columns, rows in itertools.product(range(1, 2 * level.lanes + 1), (0, 1, 5, 6, 16)):
+        x = rng.uniform(-9, 9, (rows, columns + 3)).astype(np.float32)
+        y = guarded.array(x)
+        call(rows, y.ctypes.data, 4 * (columns + 3), columns)
+        wanted = ACTIVATIONS[code](x[:, :columns].astype(np.float64))
+        np.testing.assert_allclose(y[:, :columns], wanted, rtol=4e-7, atol=1e-7)
+        np.testing.assert_array_equal(y[:, columns:], x[:, columns:])
+
+
+@pytest.mark.parametrize("level", [level for level in float_levels() if level.keeps_bfloat16])
+@pytest.mark.parametrize("code", ACTIVATIONS)
+def test_activations_of_some_columns_rounded(level, code, guarded):
+    """The same of sums of tiles that become bfloat16 elsewhere, behind a bias."""
+    call = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 6)(
+        addresses(level, "_activated_halves")[f"{KERNELS[code]}_narrow"]
+    )
+    rng = np.random.default_rng(5)
+    for columns, rows in itertools.product(range(1, 33), (0, 1, 5, 6, 16)):
+        x = guarded.array(rng.uniform(-9, 9, (rows, 32)).astype(np.float32))
+        bias = guarded.array(rng.standard_normal(32).astype(np.float32))
+        y = guarded.array(np.full((rows, columns + 3), 7, ml_dtypes.bfloat16).view(np.uint16))
+        places = [array.ctypes.data for array in (x, bias, y)]
+        call(rows, *places, 2 * (columns + 3), columns)
+        wanted = ACTIVATIONS[code]((x + bias)[:, :columns].astype(np.float64))
+        found = y.view(ml_dtypes.bfloat16).astype(np.float64)
+        np.testing.assert_allclose(found[:, :columns], wanted, rtol=2**-7, atol=1e-3)
+        np.testing.assert_array_equal(found[:, columns:], 7)
 
 
 @pytest.mark.parametrize(("level", "arithmetic"), choices())
