@@ -22,6 +22,49 @@ def test_gather(axis, index_shape, constants, kind):
     check("Gather", [normal(1, 4, 5, 6), np.asarray(index)], axis=axis, constants=constants)
 
 
+def windows(count, size, step=1, start=0):
+    return start + step * np.arange(count)[:, None] + np.arange(size)
+
+
+EVENLY_SPACED = [
+    np.arange(9),
+    np.arange(9).reshape(3, 3),
+    np.arange(9)[::-1].copy(),
+    np.arange(1, 8, 3),
+    np.array([7, 7, 7]),
+    np.array([-1, -2, -3]),
+    np.array([-5]),
+    np.array(4),
+    windows(5, 4),
+    windows(3, 2, 3, 1),
+    windows(3, 3).reshape(3, 1, 3),
+]
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, -1])
+@pytest.mark.parametrize("index", EVENLY_SPACED, ids=lambda index: str(index.tolist()))
+def test_gather_at_evenly_spaced_constants(axis, index):
+    """They are copies of boxes, or no copy where all elements stay as they are."""
+    x = normal(1, 9, 9, 9)
+    check("Gather", [x, index], axis=axis, constants=(1,))
+    core = partita.Core()
+    model = model_of("Gather", [x, index], axis=axis, constants=(1,)).SerializeToString()
+    compiled = core.compile_model(core.read_model(model), "CPU")
+    program = compiled.device_model.specializer.program([((9, 9, 9), x.dtype)], None)
+    assert not {step.fn.__name__ for step in program.steps} & {"gather_rows"}
+
+
+@pytest.mark.parametrize("index", [[0, 2, 3], [[0, 1], [2, 4]], [[0, 1], [1, 3]], [1, 1, 0]])
+def test_gather_at_other_constants(index):
+    check("Gather", [normal(1, 9, 9, 9), np.array(index)], axis=1, constants=(1,))
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((7, 5, 3), 1), ((600, 4), 1), ((5, 1), -1)])
+@pytest.mark.parametrize("index", [np.array(-1), np.array([0]), np.array([0, 0, -1])])
+def test_gather_of_single_elements(shape, axis, index):
+    check("Gather", [normal(1, *shape), index], axis=axis)
+
+
 @pytest.mark.parametrize("dtype", [np.bool_, np.uint8, np.float16, np.int32, np.float64])
 def test_gather_types(dtype):
     check("Gather", [normal(1, 4, 5).astype(dtype), np.array([3, -1, 0])], axis=1)

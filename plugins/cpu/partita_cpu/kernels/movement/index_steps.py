@@ -46,13 +46,16 @@ def gather_rows(
     rows = outer * count
     if inner == 1:
         row, stop = rows * tid // nt, rows * (tid + 1) // nt
+        o = row // count
+        start = row - o * count
         while row < stop:
-            o = row // count
-            start, end = row - o * count, min(count, stop - o * count)
+            end = min(count, start + stop - row)
             source, target = o * axis, o * count
             for j in range(start, end):
                 y[target + j] = x[np.uint64(source + index[j])]
-            row = target + end
+            row += end - start
+            start = 0
+            o += 1
         return
     begin = rows * tid // nt
     o = begin // count

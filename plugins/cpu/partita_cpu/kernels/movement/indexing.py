@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -33,7 +34,47 @@ from partita_cpu.kernels.operator_table import ANY, INDICES, INT64, NUMBERS, ker
 def gather(b: Builder, node: Node, x: Operand, index: Operand) -> Operand:
     """Slices along one axis; the indices' shape takes the axis' place."""
     axis = axis_of(node, node.attrs.get("axis", 0), x.ndim)
-    return gathered(b, x, checked_index(b, index, x.shape[axis]), axis)
+    limit = x.shape[axis]
+    checked = checked_index(b, index, limit)
+    spacing = None
+    if checked.const is not None and type(limit) is int and not b.folding:
+        spacing = _spacing(checked.const)
+    if spacing is None:
+        return gathered(b, x, checked, axis)
+    shape = [*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]]
+    outer, inner = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 :])
+    start, steps = spacing
+    if index.size == limit and start == 0 and _counts_up(index.shape, steps):
+        return b.view(x, shape)
+    y = b.empty(shape, x.dtype)
+    source = Box(x, [limit * inner, *(step * inner for step in steps), 1], start * inner)
+    sizes = [outer, *index.shape, inner]
+    copy_box(b, source, Box(y, strides_of(sizes)), sizes)
+    return y
+
+
+def _counts_up(shape: Sequence[int], steps: Sequence[int]) -> bool:
+    """Whether indices with these steps count up in row-major order."""
+    rows = zip(shape, steps, strides_of(shape), strict=True)
+    return all(size == 1 or step == stride for size, step, stride in rows)
+
+
+def _spacing(index: Array) -> tuple[int, list[int]] | None:
+    """The first index, and how much each is above the one before it along each dimension.
+
+    Returns:
+        ``None`` if the indices are not evenly spaced, or there are none.
+    """
+    if not index.size:
+        return None
+    origin = (0,) * index.ndim
+    start, steps = int(index[origin]), []
+    found = np.full((), start, np.int64)
+    for axis, size in enumerate(index.shape):
+        second = tuple(int(k == axis) for k in range(index.ndim))
+        steps.append(int(index[second]) - start if size > 1 else 0)
+        found = found[..., None] + steps[-1] * np.arange(size)
+    return (start, steps) if np.array_equal(found, index) else None
 
 
 @kernel("GatherElements", dtypes={0: MOVABLE, 1: INDICES})
