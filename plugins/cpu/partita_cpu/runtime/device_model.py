@@ -55,6 +55,7 @@ from partita_cpu.jit.dispatch import available
 from partita_cpu.kernels.movement.expected_sizes import emit_expected
 from partita_cpu.kernels.movement.strided_copy import copied
 from partita_cpu.kernels.operator_table import TABLE, emitter_for
+from partita_cpu.passes.activated_rows import activate_rows
 from partita_cpu.passes.attention_in_place import attend_in_place
 from partita_cpu.passes.conv1d_as_conv2d import Sequences
 from partita_cpu.passes.conv3d_as_conv2d import Volumes
@@ -248,6 +249,7 @@ def _refine_for(policy: PrecisionPolicy) -> Callable[[Graph, Shapes], None]:
         if policy.native:
             attend_in_place(graph, shapes, policy)
             shapes = add_images_apart(graph, shapes)
+            shapes = activate_rows(graph, shapes)
             shapes = Volumes(graph, Sequences(graph, shapes).run()).run()
             channels_last(graph, shapes)
             fuse_input_scale(graph)
