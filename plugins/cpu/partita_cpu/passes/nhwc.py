@@ -40,6 +40,8 @@ CHANNELS_LAST = MemoryLayout((0, 2, 3, 1), SINGLE)
 
 _LEVEL_STEPS = ("QuantizeLinear", "DequantizeLinear")
 
+_REDUCTIONS = ("ReduceL1", "ReduceL2", "ReduceMax", "ReduceMin", "ReduceSum", "ReduceSumSquare")
+
 _MOVED_CHANNELS = 8
 """Images of fewer are not moved for the sake of means of windows."""
 
@@ -159,6 +161,7 @@ class _Walk(MovedChannelsLast):
             "Mul": self._gate,
             "Resize": self._resize,
             "RoiAlign": self._regions,
+            **dict.fromkeys(_REDUCTIONS, self._over_pixels),
             "DepthToSpace": self.follow,
             "SpaceToDepth": self.follow,
         }
@@ -430,6 +433,29 @@ class _Walk(MovedChannelsLast):
         if x is None or not self.is_last(x) or x.dtype != SINGLE:
             return False
         self.replace(node, [self.bring(x, node), *node.inputs[1:]], "RoiAlign", DOMAIN)
+        return True
+
+    def _over_pixels(self, node: Node) -> bool:
+        """Reductions over all pixels, whose results are images of one pixel."""
+        x, given, axes = node.inputs[0], node.input(1), node.attrs.get("axes")
+        if (
+            x is None
+            or not self.is_last(x)
+            or x.dtype in BYTES
+            or not node.attrs.get("keepdims", 1)
+        ):
+            return False
+        if given is not None:
+            axes = None if given.const is None else given.const.reshape(-1).tolist()
+        if axes is None or sorted(axis % 4 for axis in axes) != [2, 3]:
+            return False
+        inputs: list[Value | None] = [self.bring(x, node)]
+        attrs = dict(node.attrs)
+        if given is None:
+            attrs["axes"] = [1, 2]
+        else:
+            inputs.append(Value.constant(np.array([1, 2], np.int64)))
+        self.append(node, inputs, node.outputs[0], node.op_type, "", attrs, node.origins)
         return True
 
     def _takes_pixels(self, node: Node) -> bool:

@@ -65,6 +65,7 @@ from partita_cpu.passes.half_activations import keep_halves
 from partita_cpu.passes.indexed_rows import index_rows
 from partita_cpu.passes.inplace_concat import write_in_place
 from partita_cpu.passes.input_scale import fuse_input_scale
+from partita_cpu.passes.merged_factors import merge_factors
 from partita_cpu.passes.nhwc import REORDERS, channels_last, ports_to_lay_out, with_layouts
 from partita_cpu.passes.scaled_gates import scale_gates
 from partita_cpu.passes.separable_fusion import join_bottlenecks, join_separable
@@ -249,7 +250,7 @@ def _refine_for(policy: PrecisionPolicy) -> Callable[[Graph, Shapes], None]:
         if policy.native:
             attend_in_place(graph, shapes, policy)
             shapes = add_images_apart(graph, shapes)
-            shapes = activate_rows(graph, shapes)
+            shapes = merge_factors(graph, activate_rows(graph, shapes))
             shapes = Volumes(graph, Sequences(graph, shapes).run()).run()
             channels_last(graph, shapes)
             fuse_input_scale(graph)
