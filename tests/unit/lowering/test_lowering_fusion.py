@@ -591,6 +591,10 @@ def test_activations_spelled_out(chain, expected):
 
 
 ERF = "d = Div(x, root2) e = Erf(d) p = Add(e, one) "
+FACTORED = (
+    "f = Mul(x, k) g = Mul(f, x) t = Add(g, one) l = Mul(x, root2pi) s = Mul(l, t) e = Tanh(s) "
+    "p = Add(e, one) "
+)
 TANH = "q = Mul(f, x) r = Add(x, q) s = Mul(r, root2pi) e = Tanh(s) p = Add(e, one) "
 
 
@@ -607,6 +611,16 @@ TANH = "q = Mul(f, x) r = Add(x, q) s = Mul(r, root2pi) e = Tanh(s) p = Add(e, o
          + "h = Mul(x, half) y = Mul(h, p)", "Gelu"),
         ("a = Mul(x, x) c = Mul(a, x) f = Mul(k, c) " + TANH.replace("Mul(f, x)", "Identity(f)")
          + "m = Mul(x, p) y = Mul(m, half)", "Gelu"),
+        (FACTORED + "h = Mul(x, half) y = Mul(h, p)", "Gelu"),
+        (FACTORED.replace("Mul(f, x)", "Mul(x, f)").replace("Mul(l, t)", "Mul(t, l)")
+         + "m = Mul(p, x) y = Mul(half, m)", "Gelu"),
+        (FACTORED.replace("Mul(x, k) g = Mul(f, x)", "Mul(x, x) g = Mul(k, f)")
+         .replace("Mul(x, root2pi) s = Mul(l, t)", "Mul(x, t) s = Mul(root2pi, l)")
+         + "h = Mul(x, half) y = Mul(h, p)", "Gelu"),
+        (FACTORED.replace("Add(g, one)", "Add(g, half)") + "h = Mul(x, half) y = Mul(h, p)",
+         "Mul Mul Add Mul Mul Tanh Add Mul Mul"),
+        (FACTORED.replace("Mul(f, x)", "Mul(f, f)") + "h = Mul(x, half) y = Mul(h, p)",
+         "Mul Mul Add Mul Mul Tanh Add Mul Mul"),
     ],
 )  # fmt: skip
 def test_gelu_spelled_out(chain, expected):

@@ -52,6 +52,8 @@ def fuse_gelu(rewriter: Rewriter) -> None:
             inner, group = _erf_argument(rewriter, node)
         elif node.kind == "Tanh":
             inner, group = _tanh_argument(rewriter, node)
+            if inner is None:
+                inner, group = _factored_argument(rewriter, node)
         else:
             continue
         plus = rewriter.only_user(node.outputs[0], "Add")
@@ -151,6 +153,41 @@ def _tanh_argument(rewriter: Rewriter, tanh: Node) -> tuple[Value | None, list[N
         if cube:
             return x, [outer, plus, inner, *cube]
     return None, []
+
+
+def _factored_argument(rewriter: Rewriter, tanh: Node) -> tuple[Value | None, list[Node]]:
+    """The x of ``tanh(sqrt(2 / pi) * x * (1 + 0.044715 * x * x))``."""
+    factors, number, nodes = _factors(rewriter, tanh.inputs[0])
+    if len(factors) != 2 or not math.isclose(number, math.sqrt(2 / math.pi), rel_tol=1e-4):
+        return None, []
+    for x, other in (factors, factors[::-1]):
+        plus = rewriter.maker(other, "Add")
+        found = None if plus is None else scalar_input(plus)
+        if plus is None or found is None or not math.isclose(found[1], 1.0):
+            continue
+        squares, cubic, inner = _factors(rewriter, found[0])
+        if squares == [x, x] and math.isclose(cubic, 0.044715, rel_tol=1e-4):
+            return x, [*nodes, plus, *inner]
+    return None, []
+
+
+def _factors(
+    rewriter: Rewriter, value: Value | None
+) -> tuple[list[Value | None], float, list[Node]]:
+    """Of a product the factors, the numbers among them multiplied, and the nodes that compute it.
+
+    What another node reads too is a factor as it is.
+    """
+    number = scalar(value)
+    if number is not None:
+        return [], number, []
+    node = rewriter.maker(value, "Mul") if rewriter.only_user(value) is not None else None
+    if node is None:
+        return [value], 1.0, []
+    parts = [_factors(rewriter, read) for read in node.inputs]
+    numbers = math.prod(part[1] for part in parts)
+    nodes = [node, *(inner for part in parts for inner in part[2])]
+    return [factor for part in parts for factor in part[0]], numbers, nodes
 
 
 def _cube_of(rewriter: Rewriter, value: Value, x: Value | None) -> list[Node]:
