@@ -18,6 +18,10 @@ from partita.lowering.nhwc.conversion import (
 from partita.lowering.shapes.symbolic_size import integers
 
 
+_BETWEEN = ("Concat", "Resize")
+"""Operators that follow images with channels last."""
+
+
 class MovedChannelsLast(ChannelsLast):
     """A walk by which Slice, Split and Reshape follow images, too.
 
@@ -85,13 +89,22 @@ class MovedChannelsLast(ChannelsLast):
         if rows is None or last is None or image is None or not self.is_image(image):
             return False
         n, c, h, w = self.shape(image) or (0, 0, 0, 0)
-        wanted = any(reader.op_type in IMAGE_READERS for reader in self.uses.get(image, []))
-        if not wanted or not self._is_whole(n, c, h, w) or self.shape(rows) != (n, h * w, c):
+        if not self._leads_to_readers(image) or not self._is_whole(n, c, h, w) or self.shape(rows) != (n, h * w, c):
             return False
         self.take_with(last)
         inputs = [rows, Value.constant(integers([n, h, w, c]))]
         self.append(last, inputs, image, "Reshape", "", {}, (*node.origins, *last.origins))
         return True
+
+    def _leads_to_readers(self, image: Value) -> bool:
+        """Whether an image is read by what wants it with channels last, resized or joined first."""
+        for reader in self.uses.get(image, []):
+            if reader.op_type in IMAGE_READERS:
+                return True
+            made = reader.result if reader.kind in _BETWEEN else None
+            if made is not None and self.is_image(made) and self._leads_to_readers(made):
+                return True
+        return False
 
     def _rows_of_pixels(self, node: Node) -> bool:
         """An image that becomes rows of a pixel's channels is those with channels last already."""
