@@ -234,9 +234,11 @@ def export(network: Network, path: Path) -> None:
     arguments = tuple(inputs.values())
     with torch.no_grad():
         if network.traced:
+            named = network.by_keywords
             torch.onnx.export(
-                module, arguments, path, input_names=list(inputs), dynamo=False, opset_version=17
-            )
+                module, () if named else arguments, path, kwargs=inputs if named else None,
+                input_names=list(inputs), dynamo=False, opset_version=17,
+            )  # fmt: skip
         elif network.by_keywords:
             torch.onnx.export(module, (), path, kwargs=inputs, external_data=False, verbose=False)
         else:

@@ -17,7 +17,6 @@ from partita.lowering.nhwc.conversion import (
 )
 from partita.lowering.shapes.symbolic_size import integers
 
-
 _BETWEEN = ("Concat", "Resize")
 """Operators that follow images with channels last."""
 
@@ -89,7 +88,9 @@ class MovedChannelsLast(ChannelsLast):
         if rows is None or last is None or image is None or not self.is_image(image):
             return False
         n, c, h, w = self.shape(image) or (0, 0, 0, 0)
-        if not self._leads_to_readers(image) or not self._is_whole(n, c, h, w) or self.shape(rows) != (n, h * w, c):
+        if not self._is_whole(n, c, h, w) or self.shape(rows) != (n, h * w, c):
+            return False
+        if not self._leads_to_readers(image):
             return False
         self.take_with(last)
         inputs = [rows, Value.constant(integers([n, h, w, c]))]
