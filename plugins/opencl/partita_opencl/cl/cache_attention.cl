@@ -11,7 +11,7 @@
 //   APPENDS  the new tokens, at most so many, are not in the cache yet: they are read from k and v,
 //            and stored in the cache here
 //   WINDOW   a token sees only so many keys, its own included; SOFTCAP  scores stay below it
-//   SEES_ALL a token sees later ones too; BIASED  a number is added to each score, BIAS_HALF  a half
+//   SEES_ALL a token sees later ones too; BIASED  a number is added to each score
 //   SPLITS   with several, sums go to `partial`, and maxima and weights behind them; the last group to
 //            arrive combines them
 //   NVIDIA   items of a set are neighbours in a warp, and add by instructions
@@ -22,13 +22,6 @@
 #define ITEMS (KEYS * LANES)
 #define NEVER (-1e30f)
 #define SCORES (ROWS * AT_ONCE)
-#ifdef BIAS_HALF
-#define BIAS half
-#define GET_BIAS(p, i) GET_HALF(p, i)
-#else
-#define BIAS float
-#define GET_BIAS(p, i) (p)[i]
-#endif
 #if defined(NVIDIA) && LANES <= 32 && (LANES & (LANES - 1)) == 0 && ITEMS % 32 == 0
 #define IN_WARPS
 #endif

@@ -6,7 +6,7 @@
 // Options: those of cache_tokens.cl and attention_tiles.cl; WARPS
 //   HEADS    of keys; GROUP of them of queries share one
 //   WINDOW   a token sees only so many keys, its own included; SOFTCAP  scores stay below it
-//   SEES_ALL a token sees later ones too; BIASED  a number is added to each score, BIAS_HALF  a half
+//   SEES_ALL a token sees later ones too; BIASED  a number is added to each score
 
 #include "cache_tokens.cl"
 #include "warp_units.cl"
@@ -14,13 +14,6 @@
 
 #define ITEMS (WARPS * 32)
 #define GROUP_ROWS (WARPS * TALL * 16)
-#ifdef BIAS_HALF
-#define BIAS half
-#define GET_BIAS(p, i) GET_HALF(p, i)
-#else
-#define BIAS float
-#define GET_BIAS(p, i) (p)[i]
-#endif
 
 // Eight elements of a query, from d on, turned by their token's position and scaled.
 uint4 turned8(

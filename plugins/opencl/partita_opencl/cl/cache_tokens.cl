@@ -2,7 +2,7 @@
 // read from a tensor. Queries, keys and values lie in (batch, token, head, element), the cache in
 // (batch, head, place, element), PITCH elements from one place to the next.
 //
-// Options: SIZE  elements of a head, CACHE_HALF, TOKEN_HALF, TABLE_HALF  halves, else float32
+// Options: SIZE  elements of a head; CACHE_HALF, TOKEN_HALF, TABLE_HALF, BIAS_HALF  halves, else float32
 //   CACHE_CODES  the cache holds bytes, and behind those of a row the float32 that an element is a
 //            byte's times: rows of partita.tensors.cache_rows
 //   TOLD_BY_LENGTHS  the number of keys comes from the lengths alone, clamped to the valid range
@@ -40,6 +40,13 @@
 #ifndef CACHE_CODES
 #define PITCH SIZE
 #define SCALE_OF(row) 1.0f
+#endif
+#ifdef BIAS_HALF
+#define BIAS half
+#define GET_BIAS(p, i) GET_HALF(p, i)
+#else
+#define BIAS float
+#define GET_BIAS(p, i) (p)[i]
 #endif
 #ifdef TABLE_HALF
 #define TABLE half
