@@ -18,7 +18,11 @@ A back-end takes a model through these stages, each a folder or module here::
 from __future__ import annotations
 
 from partita.lowering.builder import Builder
-from partita.lowering.constant_folding import fold_constants, reference_fold
+from partita.lowering.constant_folding import (
+    fold_constants,
+    fold_quantized_weights,
+    reference_fold,
+)
 from partita.lowering.emitter import Emitter, GraphBody, NeedsValue, OtherSizes
 from partita.lowering.fusion import fuse, fuse_for_shapes, fuse_levels
 from partita.lowering.fusion.activation import NO_ACTIVATION, Activation, ActivationCode
@@ -67,6 +71,7 @@ __all__ = [
     "Value",
     "expand_functions",
     "fold_constants",
+    "fold_quantized_weights",
     "fuse",
     "fuse_for_shapes",
     "fuse_levels",

@@ -43,6 +43,28 @@ def fold_constants(
     target.fold_bytes, target.fold_operations = allowance.left, allowance.operations
 
 
+_QUANTIZES = frozenset({"QuantizeLinear", "com.microsoft::QuantizeLinear"})
+
+
+def fold_quantized_weights(graph: Graph, target: Target) -> None:
+    """Quantizes constants that the graph quantizes, and resolves other names of constants.
+
+    As training for TensorRT leaves graphs, weights are floats in front of QuantizeLinear and
+    DequantizeLinear. To be run before `fuse_levels`, which looks for constant levels; what makes
+    floats of these stays.
+
+    Args:
+        graph: Changed, if anything in it is quantized so.
+        target: Whose kernels compute the levels.
+    """
+    if any(
+        node.kind in _QUANTIZES and node.inputs[0] is not None and node.inputs[0].const is not None
+        for node in graph.all_nodes()
+    ):
+        folded = _QUANTIZES | {"Identity"}
+        fold_constants(graph, target, lambda node: node.kind not in folded)
+
+
 def _fold_nodes(
     graph: Graph,
     target: Target,

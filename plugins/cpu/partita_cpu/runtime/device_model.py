@@ -34,6 +34,7 @@ from partita.lowering import (
     Program,
     Specializer,
     Target,
+    fold_quantized_weights,
     fuse,
     fuse_for_shapes,
     fuse_levels,
@@ -136,6 +137,7 @@ class CpuModel(DeviceModel):
             settle=policy.waiting.finish,
             expect=emit_expected,
         )
+        fold_quantized_weights(graph, target)
         fuse_levels(graph, takes)
         fold_and_fuse(graph, target, lambda: _fuse(graph), functools.partial(reads_stored, policy))
         self.specializer = Specializer(graph, target)

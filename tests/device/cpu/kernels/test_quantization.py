@@ -42,6 +42,26 @@ def test_quantize_rounds_to_even_and_saturates(dtype):
         check("QuantizeLinear", [x, np.array(scale, np.float32), zero], opset=21)
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16])
+@pytest.mark.parametrize("seed", range(12))
+def test_numbers_beside_the_middle_of_two_levels_are_divided_as_by_division(dtype, seed):
+    """All middles and the floats next to them; then numbers whose quotients are no floats."""
+    rng = np.random.default_rng(seed)
+    exponent = rng.uniform(-3, 1) if seed % 3 else rng.uniform(-38, 38)
+    scale = np.array(10.0**exponent, np.float32)
+    limits = np.iinfo(dtype)
+    zero = np.array(rng.integers(limits.min, limits.max + 1), dtype)
+    middles = (np.arange(-(2**17), 2**17) + 0.5).astype(np.float32)
+    with np.errstate(all="ignore"):
+        x = middles * scale
+        x = np.concatenate([x, np.nextafter(x, -np.inf), np.nextafter(x, np.inf)])
+        far = np.array([np.inf, -np.inf, 3e38, -3e38, 1e-45, -1e-40, 0.0], np.float32)
+        x = np.concatenate([x[np.isfinite(x)], far])
+        due = np.clip(np.rint(x / scale) + np.float32(zero), limits.min, limits.max).astype(dtype)
+    (y,) = run_ours("QuantizeLinear", [x, scale, zero], opset=21)
+    np.testing.assert_array_equal(y, due)
+
+
 @pytest.mark.parametrize("axis", [0, 1, -1])
 @pytest.mark.parametrize("dtype", BYTES)
 def test_quantize_and_dequantize_per_axis(axis, dtype):

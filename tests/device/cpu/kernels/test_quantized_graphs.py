@@ -532,3 +532,48 @@ def test_convolutions_of_levels_whose_results_stay_floats(kernel, per_output, dt
     np.testing.assert_allclose(y, wanted, rtol=1e-5, atol=1e-5 * np.abs(wanted).max())
     steps = [step.how for step in request.explain_execution().steps]
     assert "dequantize" not in steps
+
+
+@pytest.mark.parametrize("kind", ["Conv", "MatMul"])
+@pytest.mark.parametrize("per_output", [False, True])
+@pytest.mark.parametrize("ends_in_levels", [False, True])
+def test_weights_that_the_graph_quantizes_are_levels(kind, per_output, ends_in_levels):
+    """Floats, QuantizeLinear and DequantizeLinear, and a bias by another name, as for TensorRT."""
+    outputs, channels = 40, 24
+    scale = (RNG.random(outputs if per_output else 1) * 0.01 + 0.002).astype(np.float32)
+    shape = (outputs, channels, 3, 3) if kind == "Conv" else (channels, outputs)
+    axis = 0 if kind == "Conv" else 1
+    arrays = {
+        "xs": np.float32(0.02),
+        "w": RNG.uniform(-0.4, 0.4, shape).astype(np.float32),
+        "ws": scale if per_output else scale.reshape(()),
+        "wz": np.zeros(scale.shape if per_output else (), np.int8),
+        "given": RNG.standard_normal(outputs).astype(np.float32),
+        "ys": np.float32(0.1),
+        "z": np.int8(0),
+    }
+    sizes = "1,24,20,20" if kind == "Conv" else "30,24"
+    bias = ", b" if kind == "Conv" and not ends_in_levels else ""
+    pads = "<pads = [1, 1, 1, 1]>" if kind == "Conv" else ""
+    result = "1,40,20,20" if kind == "Conv" else "30,40"
+    ends = "y = QuantizeLinear (p, ys, z)" if ends_in_levels else "y = Identity (p)"
+    model = parser.parse_model(
+        f'<ir_version: 8, opset_import: ["": 17]> g (int8[{sizes}] x) => '
+        f"({'int8' if ends_in_levels else 'float'}[{result}] y) {{ b = Identity (given) "
+        f"q = QuantizeLinear <axis = {axis}> (w, ws, wz) "
+        f"v = DequantizeLinear <axis = {axis}> (q, ws, wz) f = DequantizeLinear (x, xs, z) "
+        f"p = {kind} {pads} (f, v{bias}) {ends} }}"
+    )
+    tensors = [numpy_helper.from_array(np.asarray(array), name) for name, array in arrays.items()]
+    model.graph.initializer.extend(tensors)
+    x = RNG.integers(-128, 128, [int(n) for n in sizes.split(",")]).astype(np.int8)
+    request = partita.Core().compile_model(model, "CPU").create_infer_request()
+    (y,) = request.infer({"x": x}).to_tuple()
+    wanted = expected(model, {"x": x})
+    if ends_in_levels:
+        np.testing.assert_array_equal(y, wanted)
+    else:
+        np.testing.assert_allclose(y, wanted, rtol=1e-5, atol=1e-5 * np.abs(wanted).max())
+    steps = [step.how for step in request.explain_execution().steps]
+    assert "dequantize" not in steps
+    assert {"multiply_bytes", "convolve_lines"} & set(steps)
