@@ -755,6 +755,52 @@ def test_weights_that_cannot_be(change, said):
     )
 
 
+@pytest.mark.parametrize(
+    ("kind", "field", "content"),
+    [
+        (TensorProto.FLOAT, "float_data", []),
+        (TensorProto.FLOAT, "float_data", [1.0] * 5),
+        (TensorProto.FLOAT, "float_data", [1.0] * 7),
+        (TensorProto.FLOAT, "int32_data", [1] * 6),
+        (TensorProto.FLOAT16, "int32_data", [1] * 3),
+        (TensorProto.INT4, "int32_data", [1] * 6),
+        (TensorProto.COMPLEX64, "float_data", [1.0] * 6),
+        (TensorProto.STRING, "string_data", [b"a"] * 5),
+    ],
+)
+@pytest.mark.parametrize("size", [2, 1 << 40])
+def test_weights_of_another_number_of_elements(kind, field, content, size):
+    """Of a tensor that kept none devices made one of zeros, of any size that it claimed."""
+    tensor = TensorProto(name="w", data_type=kind, dims=[size, 3])
+    getattr(tensor, field).extend(content)
+    refused(
+        model_of([node("Identity", ["w"], "y")], [], ["y"], [tensor], opset=21, ir_version=10),
+        f"its shape [{size}, 3] takes ",
+    )
+
+
+def test_weights_that_are_segments():
+    tensor = TensorProto(name="w", data_type=FLOAT, dims=[2], float_data=[1, 2])
+    tensor.segment.end = 2
+    refused(model_of([node("Neg", ["w"], "y")], [], ["y"], [tensor]), "is a segment of one")
+
+
+@pytest.mark.parametrize("raw", [False, True])
+@pytest.mark.parametrize("count", [0, 1, 5])
+def test_weights_of_every_type_are_read_as_they_are_written(count, raw):
+    for name, kind in TensorProto.DataType.items():
+        if name in ("UNDEFINED", "STRING"):
+            continue
+        dtype = helper.tensor_dtype_to_np_dtype(kind)
+        elements = np.ones(count, np.float32).astype(dtype)
+        content = numpy_helper.from_array(elements).raw_data if raw else elements.tolist()
+        tensor = helper.make_tensor("w", kind, [count], content, raw=raw)
+        proto = model_of([node("Identity", ["w"], "y")], [], ["y"], [tensor], ir_version=13)
+        proto.opset_import[0].version = 25
+        found = weights_of(read_model(proto))["w"]
+        np.testing.assert_array_equal(found.view(dtype), elements, err_msg=name)
+
+
 def test_weights_that_are_strings():
     words = helper.make_tensor("w", TensorProto.STRING, [2], [b"ja", "Gr\u00fc\u00dfe".encode()])
     model = read_model(model_of([node("Identity", ["w"], "y")], [], ["y"], [words]))

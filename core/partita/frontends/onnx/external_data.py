@@ -61,11 +61,13 @@ def check_weights(
             _check_file(tensor, nbytes, path, _named(tensor, origin))
             has_files = True
             continue
-        found = nbytes
         if tensor.HasField("raw_data"):
             found = len(tensor.raw_data)
         elif number < ours and (elements := apart.get(tensor.name)) is not None:
             found = len(elements)
+        else:
+            _check_elements(tensor, nbytes, origin)
+            continue
         if found != nbytes:
             raise ModelFormatError(
                 f"{_named(tensor, origin)} has {found} bytes; its shape {list(tensor.dims)} and "
@@ -224,6 +226,42 @@ def _bytes_of(tensor: onnx.TensorProto, origin: str) -> int:
         raise ModelFormatError(f"{_named(tensor, origin)} has {fault}.")
     bits: int = math.prod(dims) * width
     return -(-bits // 8)
+
+
+_FIELDS = {
+    **dict.fromkeys((1, 14), "float_data"),
+    **dict.fromkeys((11, 15), "double_data"),
+    **dict.fromkeys((12, 13), "uint64_data"),
+    7: "int64_data",
+    8: "string_data",
+}
+"""Where a tensor keeps elements that are no raw bytes, by its type's number."""
+
+
+def _check_elements(tensor: onnx.TensorProto, nbytes: int, origin: str) -> None:
+    """Refuses a tensor of another number of elements than its shape has.
+
+    One that keeps none would be one of zeros, of any size that it claims.
+
+    Args:
+        tensor: It keeps its elements in fields of their types, as ONNX's text says.
+        nbytes: What its elements would take as raw bytes.
+        origin: What messages call its model.
+    """
+    kind, field = tensor.data_type, _FIELDS.get(tensor.data_type, "int32_data")
+    due = math.prod(tensor.dims)
+    if kind in (14, 15):  # a complex number is two
+        due *= 2
+    elif _bits()[kind] in (2, 4):  # one number for each byte
+        due = nbytes
+    found = len(getattr(tensor, field))
+    if found != due:
+        raise ModelFormatError(
+            f"{_named(tensor, origin)} has {found} elements in '{field}'; its shape "
+            f"{list(tensor.dims)} takes {due}."
+        )
+    if tensor.HasField("segment"):
+        raise ModelFormatError(f"{_named(tensor, origin)} is a segment of one, which is not read.")
 
 
 _UNDEFINED = -1
