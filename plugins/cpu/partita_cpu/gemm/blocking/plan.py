@@ -278,6 +278,9 @@ class _Planner:
         weights = block * self.blocks * i.groups
         large = self.machine.l2_bytes(LARGE_PANEL_SHARE)
         room = large if weights > large else self.machine.l2_bytes(PANEL_SHARE)
+        if not (halo or lhs.on_amx or weights > large):
+            # Weights stay in the cache: rows of the result do until all their columns are there.
+            unit_bytes += i.outputs * (2 if self.storage.half_out else 4)
         panel = evaluated(panel_rows, room, large, unit_bytes, shared, grain)
         moved = i.batch * i.height * i.width * i.channels * 4 + i.pixels * i.outputs * 4
         grains, columns = -(-units // grain), self.blocks * i.groups

@@ -11,9 +11,9 @@ from partita.cli.main import main
 from partita.errors import PropertyError
 from partita.system.cache_sizes import CacheSizes, cache_sizes
 from partita_cpu.gemm.arithmetic import Arithmetic
-from partita_cpu.gemm.blocking.plan import plan
+from partita_cpu.gemm.blocking.plan import LARGE_PANEL_SHARE, PANEL_SHARE, plan
 from partita_cpu.gemm.blocking.problem import Images, Storage
-from partita_cpu.gemm.tile_fields import ROWS_AHEAD, TILE_ROWS
+from partita_cpu.gemm.tile_fields import PANEL_UNITS, ROWS_AHEAD, TILE_ROWS
 from partita_cpu.gemm.tile_kernels import tile_kernels
 from partita_cpu.jit import llvm_kernel
 from partita_cpu.jit.isa import isa
@@ -127,6 +127,28 @@ def test_rows_of_far_tensors_are_asked_for(level, arithmetic, rows, scaled, aske
     storage = Storage(scaled=scaled)
     cut = plan(Images.matrix(rows, 256, 64), machine, arithmetic, 1, storage)
     assert cut.table[ROWS_AHEAD] == asked
+
+
+@pytest.mark.parametrize(
+    ("level", "arithmetic", "depth", "outputs", "half_out", "row"),
+    [
+        (AVX512, Arithmetic.F32, 64, 256, False, 4 * (64 + 256)),
+        (AVX2, Arithmetic.F32, 64, 256, False, 4 * (64 + 256)),
+        (AVX512_BF16, Arithmetic.BF16, 64, 256, True, 2 * (64 + 256)),
+        (AMX, Arithmetic.BF16, 64, 256, False, 2 * 64),
+        # Weights that do not stay in the cache are read again for every panel.
+        (AVX512, Arithmetic.F32, 1024, 1024, False, 4 * 1024),
+    ],
+)
+def test_a_panel_and_its_result_stay_in_the_cache(level, arithmetic, depth, outputs, half_out, row):
+    l2 = 1 << 20
+    machine = MachineModel(level, 1, CacheSizes(32 << 10, l2, 0))
+    storage = Storage(half_in=arithmetic is Arithmetic.BF16, half_out=half_out)
+    images = Images.matrix(1 << 14, depth, outputs)
+    cut = plan(images, machine, arithmetic, 1, storage)
+    room = l2 * (LARGE_PANEL_SHARE if 4 * depth * outputs > l2 // 2 else PANEL_SHARE)
+    most = room / row
+    assert most - cut.table[TILE_ROWS] < cut.table[PANEL_UNITS] <= most
 
 
 def test_this_machine_is_what_the_system_says(monkeypatch):
