@@ -70,6 +70,13 @@ _LOWEST, _HIGHEST = np.float32(-np.inf), np.float32(np.inf)
 _MANY = 3
 """Tiles from which on weights are widened once for all of them."""
 
+_ASKING = 8
+"""Most tiles of vectors that ask for the weights of the next column.
+
+Each asks for a quarter of them, so that what the third-level cache had no time for is asked for
+twice, and more time passes until all are needed.
+"""
+
 _SPLIT = int(Arithmetic.BF16X3)  # this and those beyond it have several planes
 
 
@@ -99,7 +106,9 @@ def multiply_panel(
     kernels, p = context.kernels, context.p
     panel = _panel_of(largest, context, tiles)
     wide = kernels[WIDEN] != 0 and panel.lines * panel.tiles >= _MANY
-    parts = 2 if kernels[CONFIGURE] or wide else 4  # tiles that ask for what comes next of b
+    parts = 2  # tiles that ask for what comes next of b
+    if not (kernels[CONFIGURE] or wide):
+        parts = max(4, min(_ASKING, panel.lines * panel.tiles))
     row, depth, activate = p[ROW], p[DEPTH], kernels[ACTIVATE]
     flat, by_lines = _line_kinds(p)
     direct = (epilogue.code == 0 or activate != 0) and not panel.exact
