@@ -1,4 +1,4 @@
-"""How many of ONNX's own node cases a device computes rightly, and why the others fail.
+"""How many of ONNX's own node cases a device computes correctly, and why the others fail.
 
     python benchmarks/onnx_node_cases.py CPU HETERO:CPU,REFERENCE --failures
     python benchmarks/onnx_node_cases.py OPENCL --only "conv|pool" --json cases.json

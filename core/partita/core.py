@@ -186,7 +186,7 @@ class Core:
         plugin, properties = self._devices.target(device_name, config)
         return query_with(plugin, properties, self.read_model(model))
 
-    @few_collections()  # one for all: where it ends, what was made is gone through
+    @few_collections()  # garbage is collected once, at the end
     @forks_wait
     def compile_model(
         self,
@@ -231,7 +231,9 @@ class Core:
             folder = self._own.CACHE_DIR
         try:
             source = _content(_source(model))
-            return compiling.compiled(plugin, properties, source, folder, self._devices.extensions)
+            return compiling.compile_or_load(
+                plugin, properties, source, folder, self._devices.extensions
+            )
         except UnsupportedOpError as error:
             several = self._devices.registry.with_fallback(device)
             if several:
@@ -257,7 +259,7 @@ class Core:
 
         plugin, properties = self._devices.target(device_name, config)
         extensions = self._devices.extensions
-        return compiling.imported(plugin, properties, _content(model), extensions)
+        return compiling.load_exported(plugin, properties, _content(model), extensions)
 
     # --------------------------------------------------------------------- devices
 

@@ -51,7 +51,7 @@ class Claims:
             return "conforms in the checks chosen, none of which is about operators"
         tried = f"{self.made} of {self.checks} checks of operators tried, {self.share:.0%}"
         if self.share < LEAST_SHARE:
-            return f"passes what it takes, which is little ({tried})"
+            return f"passes, but supports too few operators to conform ({tried})"
         return f"conforms ({tried})"
 
     def lines(self) -> list[str]:

@@ -312,14 +312,14 @@ def _from_picture(port: Port, path: Path, normalize: str) -> Array:
 
 
 def guess_notes(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
-    """What to tell of inputs whose free sizes are made up; of a few of them if they are many.
+    """Notes on inputs whose free sizes are assumed; on a few of them if they are many.
 
     Args:
         model: The model.
         shapes: Input name to the shape that it is given.
     """
     notes = [
-        f"input '{name}' is {model.input(name).describe()}; its free sizes are made up: "
+        f"input '{name}' is {model.input(name).describe()}; its free sizes are assumed: "
         f"{'x'.join(map(str, shape))} (set them with --shape {name}=...)"
         for name, shape in itertools.islice(shapes.items(), _MOST_LISTED)
     ]

@@ -36,8 +36,8 @@ examples:
   partita query model.onnx -d HETERO:GPU,CPU      what would run where, and why
   partita benchmark model.onnx -d HETERO:GPU,CPU -pc
 
-exit codes: 0 done, 1 an error (one line on stderr), 2 wrong usage, 130 interrupted, 141 nobody
-reads the output any more
+exit codes: 0 success, 1 an error (one line on stderr), 2 wrong usage, 130 interrupted,
+141 stdout was closed by its reader
 'partita COMMAND --help' explains a command.
 """
 

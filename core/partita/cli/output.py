@@ -113,8 +113,8 @@ class Output:
             first = describe({name: self._made_up[name]})
             rest = f" and {len(more)} more" if more else ""
             message += (
-                f" Sizes of inputs were made up ({first}{rest}), and the model may not take such: "
-                f"name some that it takes with --shape {name}=..., or give data with "
+                f" Sizes of inputs were assumed ({first}{rest}), which the model may refuse: "
+                f"give others with --shape {name}=..., or give data with "
                 f"--input {name}=FILE."
             )
         if self.as_json and not self._has_document:

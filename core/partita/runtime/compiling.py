@@ -1,4 +1,4 @@
-"""From a plugin and a model to a compiled model: compiled, out of the cache, or imported."""
+"""Compiled models from a plugin and a model: compiled, loaded from the cache, or imported."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 _log = logging.getLogger("partita")
 
 
-def compiled(
+def compile_or_load(
     plugin: DevicePlugin,
     properties: DeviceProperties,
     source: Any,
     cache_folder: str,
     extensions: Extensions | None = None,
 ) -> CompiledModel:
-    """A compiled model, out of the cache if it is there.
+    """Compiles a model, or loads it from the cache.
 
-    A file is named by its content before it is compiled and looked at once more behind it: what
-    another process puts in its place meanwhile is not kept under the former content's name.
+    The cache key of a file is its content before the compile, and is computed again after it: a
+    model that another process has replaced meanwhile is not stored.
 
     Args:
         plugin: The device's plugin.
@@ -47,16 +47,16 @@ def compiled(
         extensions: Operators of the application's own that the model may hold.
     """
     if not cache_folder:
-        return _compiled(plugin, properties, source, extensions)
+        return _compile(plugin, properties, source, extensions)
     cache = ModelCache(cache_folder)
     key = key_of(identity_with(plugin, properties), source)
     try:
         found = cache.load(key)
         if found is not None:
-            return imported(plugin, properties, found, extensions, from_cache=True)
+            return load_exported(plugin, properties, found, extensions, from_cache=True)
     except PartitaError as error:
         _log.warning("A cached model is not used and compiled again: %s", error)
-    fresh = _compiled(plugin, properties, source, extensions)
+    fresh = _compile(plugin, properties, source, extensions)
     is_file = isinstance(source, (str, os.PathLike))
     if is_file and key_of(identity_with(plugin, properties), source) != key:
         _log.warning("The compiled model is not cached: '%s' was replaced meanwhile.", source)
@@ -68,7 +68,7 @@ def compiled(
     return fresh
 
 
-def _compiled(
+def _compile(
     plugin: DevicePlugin,
     properties: DeviceProperties,
     source: Any,
@@ -85,14 +85,14 @@ def _compiled(
     return CompiledModel(made, lambda: identity_with(plugin, properties))
 
 
-def imported(
+def load_exported(
     plugin: DevicePlugin,
     properties: DeviceProperties,
     data: Any,
     extensions: Extensions | None = None,
     from_cache: bool = False,
 ) -> CompiledModel:
-    """What :meth:`CompiledModel.export_model` wrote, ready to run.
+    """Loads what :meth:`CompiledModel.export_model` wrote.
 
     Args:
         plugin: The device's plugin.

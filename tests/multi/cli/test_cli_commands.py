@@ -211,11 +211,11 @@ def test_models_of_ones_own_need_no_cache_folder(ok, failing, model, monkeypatch
 def test_run_makes_random_inputs_and_says_so(partita_, model):
     code, _, err = partita_("run", model, "-d", "REFERENCE", "--seed", "3")
     assert code == 0
-    assert "input 'x' is float32[n, 2]; its free sizes are made up: 1x2" in err
+    assert "input 'x' is float32[n, 2]; its free sizes are assumed: 1x2" in err
     assert "random input (seed 3) for 'x'" in err
     code, out, err = partita_("run", model, "-d", "REFERENCE", "--shape", "4x2")
     assert "[4, 6]" in out
-    assert "made up" not in err
+    assert "assumed" not in err
 
 
 @pytest.mark.parametrize("command", ["run", "bisect", "benchmark"])
@@ -229,9 +229,9 @@ def test_an_error_at_made_up_sizes_says_how_to_give_others(failing, tmp_path, co
         helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path
     )
     message = failing(command, path, "-d", "REFERENCE")
-    assert "Sizes of inputs were made up (x=1x512)" in message
+    assert "Sizes of inputs were assumed (x=1x512)" in message
     assert "with --shape x=..., or give data with --input x=FILE." in message
-    assert "made up" not in failing(command, path, "-d", "REFERENCE", "--shape", "1x512")
+    assert "assumed" not in failing(command, path, "-d", "REFERENCE", "--shape", "1x512")
 
 
 def test_run_answers_for_models_with_a_natural_input(partita_):

@@ -202,13 +202,13 @@ def test_a_plan_where_input_shapes_vary(command, tmp_path):
     onnx.save(model_of([node("Exp", ["x"], "y")], ["y"], shape=("n", 3)), free)
     for options, note in (
         (["--property", "HETERO_SAMPLE_SHAPES=x=2x3"], "Measured at x=2x3."),
-        ([], "Measured at x=1x3, sizes that are made up"),
+        ([], "Measured at x=1x3, sizes that are assumed"),
     ):
         code, out, err = command("plan", "-d", "HETERO:A,B", *options, on=free)
         assert code == 0
         assert note in out
         hint = (
-            "input 'x' is float32[n, 3]; its free sizes are made up: 1x3 (set them with "
+            "input 'x' is float32[n, 3]; its free sizes are assumed: 1x3 (set them with "
             "--shape x=...)"
         )
         assert (hint in err) == (not options)
@@ -221,7 +221,7 @@ def test_a_plan_where_input_shapes_vary(command, tmp_path):
     ("columns", "measured", "told"),
     [
         (3, "1x1x48x1", "Measured at x=1x1x48x1"),
-        (1000, "1x1x224x1", "Nothing runs at x=1x1x224x1, sizes that are made up: name some"),
+        (1000, "1x1x224x1", "Nothing runs at x=1x1x224x1, sizes that are assumed: name some"),
     ],
 )
 def test_sizes_that_a_model_takes_are_found_or_asked_for(
@@ -232,7 +232,7 @@ def test_sizes_that_a_model_takes_are_found_or_asked_for(
     path = tmp_path / "lines.onnx"
     onnx.save(model_of(nodes, ["y"], initializers=target, shape=("n", 1, "h", 1)), path)
     code, out, err = command("plan", "-d", "HETERO:A,B", on=path)
-    assert f"its free sizes are made up: {measured} (set" in err
+    assert f"its free sizes are assumed: {measured} (set" in err
     assert told in (err if code else out)
 
 

@@ -74,7 +74,7 @@ def test_the_plan_is_for_the_sizes_that_are_named(shapes, wanted, counts):
 def test_sizes_are_made_up_where_none_are_named():
     (note,) = compile_for(pair()).explain().decision.notes
     assert note == (
-        "Measured at v0=1x3, sizes that are made up: name those of requests with "
+        "Measured at v0=1x3, sizes that are assumed: name those of requests with "
         "HETERO_SAMPLE_SHAPES."
     )
 

@@ -129,7 +129,7 @@ def test_free_sizes_are_those_of_data_or_samples_or_are_guessed(
     feeds = make_feeds(found, given, 0, samples=samples)
     assert feeds.arrays["x"].shape == shape
     assert feeds.guessed == ({"x": shape} if is_guess else {})
-    told = any("is float32[n, 4, h, w]; its free sizes are made up" in n for n in feeds.notes)
+    told = any("is float32[n, 4, h, w]; its free sizes are assumed" in n for n in feeds.notes)
     assert told == is_guess
     assert not found.inputs[0].is_static
 

@@ -23,7 +23,7 @@ def add_parser(commands: Commands) -> None:
         commands,
         "conformance",
         run,
-        "tests whether a device keeps the plugin contract, and computes rightly",
+        "tests whether a device implements the plugin contract and computes correctly",
         [
             "partita conformance -d MYDEV --expectations mydev.toml --report out/",
             "partita conformance -d MYDEV --check 'request/*' --check 'random/Conv/*'",

@@ -82,7 +82,7 @@ find = TABLE.find
 
 
 def with_inputs(record: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Lets an emitter take an operator's many inputs as one named tuple.
+    """Lets an emitter take an operator's many inputs as one record: a named tuple or dataclass.
 
     Its fields are the inputs in ONNX's order, those with defaults optional ones.
     """

@@ -21,7 +21,7 @@ from partita_cpu.threads.step_team import Team
 _BYTE = np.dtype(np.uint8)
 
 _FEW_SURPRISES = 4
-"""A runner expects sizes as long as they are others at most so often, or in one of so many runs."""
+"""Expected sizes may be wrong so many times, and from then on in one of so many runs."""
 
 
 class Cancellation:
@@ -115,7 +115,7 @@ class GraphRunner:
         inputs: Sequence[Array],
         outputs: Sequence[Array | None] | None = None,
     ) -> list[Array]:
-        """Makes a call for the graph; where a size is not as expected, a program for any does it.
+        """Makes a call for the graph; repeats it without expectations if a size is not as expected.
 
         Args:
             call: Computes the graph of the inputs.
@@ -148,12 +148,12 @@ class GraphRunner:
     def _without_expectations(self) -> GraphRunner:
         plain = self._specializer.plain
         if plain is None:
-            raise RuntimeError("a program expects sizes that nobody told")
+            raise RuntimeError("a program without expected sizes cannot have met others")
         most = self.bound_programs.most_bytes
         return GraphRunner(plain, self._team, self._times, most, self._cancellation)
 
     def _gave_up(self) -> bool:
-        """Whether expecting sizes costs more runs than it saves."""
+        """Whether expected sizes were wrong so often that they cost more runs than they save."""
         few, surprises = _FEW_SURPRISES, self._surprises
         return surprises > few and surprises * few > self._runs
 

@@ -148,7 +148,7 @@ class Scheduler:
                 if not self._sized.is_guess:
                     raise
                 raise InferError(
-                    f"Nothing runs at {self._sized}, sizes that are made up: name some that the "
+                    f"Nothing runs at {self._sized}, sizes that are assumed: name some that the "
                     "model takes with HETERO_SAMPLE_SHAPES (of commands also with --shape "
                     f"{next(iter(self._sized.shapes))}=...). {error}"
                 ) from error
@@ -355,7 +355,7 @@ def _notes_on_sizes(sized: SizedModel) -> list[str]:
         return []
     if sized.is_guess:
         return [
-            f"Measured at {sized}, sizes that are made up: name those of requests with "
+            f"Measured at {sized}, sizes that are assumed: name those of requests with "
             "HETERO_SAMPLE_SHAPES."
         ]
     return [f"Measured at {sized}."]

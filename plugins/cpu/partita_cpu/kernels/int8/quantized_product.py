@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -184,8 +185,18 @@ def quantized_matmul(
 QUANTIZED_CONV = {**_QUANTIZED_PAIR, 8: frozenset({np.dtype(np.int32)})}
 
 
-class QuantizedConvInputs(NamedTuple):
-    """Inputs of QLinearConv."""
+@dataclass(frozen=True)
+class FactorInputs:
+    """The inputs that products and convolutions of quantized tensors have first, in this order.
+
+    Attributes:
+        x: Levels of rows or images, uint8 or int8.
+        x_scale: Their scale.
+        x_zero: Their zero point.
+        w: Levels of the weights, uint8 or int8.
+        w_scale: Their scale, or one per column or output.
+        w_zero: Their zero point, or one per column or output.
+    """
 
     x: Operand
     x_scale: Operand
@@ -193,47 +204,56 @@ class QuantizedConvInputs(NamedTuple):
     w: Operand
     w_scale: Operand
     w_zero: Operand
+
+    @property
+    def operands(self) -> ByteOperands:
+        """What is multiplied."""
+        return ByteOperands(self.x, self.w, self.x_zero, self.w_zero)
+
+
+@dataclass(frozen=True)
+class QuantizedConvInputs(FactorInputs):
+    """Inputs of QLinearConv."""
+
     y_scale: Operand
     y_zero: Operand
     bias: Operand | None = None
+
+    @property
+    def scales(self) -> tuple[Operand, Operand, Operand]:
+        """Those of the inputs and of the result, as `factors_of` takes them."""
+        return self.x_scale, self.w_scale, self.y_scale
 
 
 @kernel("QLinearConv", dtypes=QUANTIZED_CONV)
 @with_inputs(QuantizedConvInputs)
 def quantized_conv(b: Builder, node: Node, inputs: QuantizedConvInputs) -> Operand:
     """The convolution of quantized tensors, quantized again."""
-    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias = inputs
-    scales, operands = (x_scale, w_scale, y_scale), ByteOperands(x, w, x_zero, w_zero)
-    if is_one_group(node, x, w) and w_scale.size in (1, w.shape[0]):
-        result = levels_of(b, w.shape[0], scales, bias, y_zero)
-        return emit_byte_convolution(b, node, operands, result)
-    sums = integer_conv(b, node, operands)
+    w, bias, y_zero = inputs.w, inputs.bias, inputs.y_zero
+    if is_one_group(node, inputs.x, w) and inputs.w_scale.size in (1, w.shape[0]):
+        result = levels_of(b, w.shape[0], inputs.scales, bias, y_zero)
+        return emit_byte_convolution(b, node, inputs.operands, result)
+    sums = integer_conv(b, node, inputs.operands)
     extents = Extents(sums.shape[0], sums.shape[1], math.prod(sums.shape[2:]))
-    return _requantized(b, sums, bias, scales, y_zero, extents)
+    return _requantized(b, sums, bias, inputs.scales, y_zero, extents)
 
 
 LEVEL_CONV = {0: BYTES, 1: F32, 2: BYTES, 3: BYTES, 4: F32, 5: BYTES, 6: F32}
 
 
-class LevelConvInputs(NamedTuple):
+@dataclass(frozen=True)
+class LevelConvInputs(FactorInputs):
     """Inputs of LevelConv."""
 
-    x: Operand
-    x_scale: Operand
-    x_zero: Operand
-    w: Operand
-    w_scale: Operand
-    w_zero: Operand
     bias: Operand | None = None
 
 
 def floats_of(b: Builder, inputs: LevelConvInputs) -> tuple[ByteOperands, Result]:
     """What a LevelConv multiplies, and sums as floats."""
-    x, x_scale, x_zero, w, w_scale, w_zero, bias = inputs
     none = b.constant(np.zeros(1, np.int32))
-    terms = b.zeros(w.shape[0], np.float32) if bias is None else bias
-    result = Result(Kind.FLOATS, np.float32, x_scale, w_scale, terms, none)
-    return ByteOperands(x, w, x_zero, w_zero), result
+    terms = b.zeros(inputs.w.shape[0], np.float32) if inputs.bias is None else inputs.bias
+    result = Result(Kind.FLOATS, np.float32, inputs.x_scale, inputs.w_scale, terms, none)
+    return inputs.operands, result
 
 
 @kernel("LevelConv", domain="partita", dtypes=LEVEL_CONV)
@@ -257,15 +277,10 @@ def columns_of(weights: Array) -> Array:
     return weights.T
 
 
-class QuantizedGemmInputs(NamedTuple):
+@dataclass(frozen=True)
+class QuantizedGemmInputs(FactorInputs):
     """Inputs of QGemm."""
 
-    x: Operand
-    x_scale: Operand
-    x_zero: Operand
-    w: Operand
-    w_scale: Operand
-    w_zero: Operand
     bias: Operand | None = None
     y_scale: Operand | None = None
     y_zero: Operand | None = None
@@ -280,11 +295,11 @@ class QuantizedGemmInputs(NamedTuple):
 @with_inputs(QuantizedGemmInputs)
 def quantized_gemm(b: Builder, node: Node, inputs: QuantizedGemmInputs) -> Operand:
     """The product of quantized matrices and a bias, quantized again or in float32."""
-    x, x_scale, x_zero, w, w_scale, w_zero, bias, y_scale, y_zero = inputs
-    operands = ByteOperands(x, w, x_zero, w_zero)
-    turned = bool(node.attrs.get("transB", 0))
-    arrange = columns_of if turned else as_is
-    columns, terms = w.shape if turned else w.shape[::-1]
+    w, bias, operands = inputs.w, inputs.bias, inputs.operands
+    y_scale, y_zero = inputs.y_scale, inputs.y_zero
+    transposed = bool(node.attrs.get("transB", 0))
+    arrange = columns_of if transposed else as_is
+    columns, terms = w.shape if transposed else w.shape[::-1]
     if bias is not None and bias.size != columns:
         bias = b.view(expanded(b, bias, (1, columns)), (columns,))
     if y_scale is None or y_zero is None:
@@ -293,8 +308,8 @@ def quantized_gemm(b: Builder, node: Node, inputs: QuantizedGemmInputs) -> Opera
             whole = b.empty(sums.shape, np.int32)
             emit_broadcast(b, _plus, [sums, bias], whole)
             sums = whole
-        return scaled_sums(b, sums, x_scale, w_scale, None)
-    result = levels_of(b, columns, (x_scale, w_scale, y_scale), bias, y_zero)
+        return scaled_sums(b, sums, inputs.x_scale, inputs.w_scale, None)
+    result = levels_of(b, columns, (inputs.x_scale, inputs.w_scale, y_scale), bias, y_zero)
     return emit_rows(b, operands, arrange, terms, result)
 
 

@@ -54,24 +54,22 @@ def fits_depthwise(node: Node) -> bool:
 @with_inputs(QuantizedConvInputs)
 def convolution(b: Builder, node: Node, inputs: QuantizedConvInputs) -> Operand:
     """The convolution of quantized images, quantized again."""
-    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias = inputs
-    scales = x_scale, w_scale, y_scale
+    x, x_zero, bias, y_zero = inputs.x, inputs.x_zero, inputs.bias, inputs.y_zero
     groups = int(node.attrs.get("group", 1))
     if groups == 1 or not fits_depthwise(node):
-        result = levels_of(b, w.shape[0], scales, bias, y_zero)
-        operands = ByteOperands(x, w, x_zero, w_zero)
+        result = levels_of(b, inputs.w.shape[0], inputs.scales, bias, y_zero)
         if groups == 1:
-            return emit_windows(b, node, operands, result)
-        return emit_groups(b, node, operands, result, groups)
-    window, w = without_padding(b, resolve(node, x.shape[1:3], w.shape[2:]), w)
+            return emit_windows(b, node, inputs.operands, result)
+        return emit_groups(b, node, inputs.operands, result, groups)
+    window, w = without_padding(b, resolve(node, x.shape[1:3], inputs.w.shape[2:]), inputs.w)
     channels = x.shape[3]
     if not x.shape[0] * window.pixels * channels:
         return b.empty((x.shape[0], *window.out_shape, channels), y_zero.dtype)
     terms = np.zeros(channels, np.int32) if bias is None else b.value(bias)
-    factors = np.broadcast_to(b.value(factors_of(b, scales)), (channels,))
-    policy, zeros = choice_of(b), b.value(w_zero).reshape(-1, 1).astype(np.float32)
+    factors = np.broadcast_to(b.value(factors_of(b, inputs.scales)), (channels,))
+    policy, zeros = choice_of(b), b.value(inputs.w_zero).reshape(-1, 1).astype(np.float32)
     if takes_depthwise_lines(window, w, zeros, policy):
-        operands = ByteOperands(x, w, x_zero, w_zero)
+        operands = ByteOperands(x, w, x_zero, inputs.w_zero)
         return emit_depthwise_lines(b, policy, window, operands, (terms, factors, y_zero))
     y = b.empty((x.shape[0], *window.out_shape, channels), y_zero.dtype)
 
