@@ -50,11 +50,13 @@ class CpuProperties(DeviceProperties):
         "f32",
         description="Precision of floating-point arithmetic. bf16 rounds the factors of matrix "
         "products and convolutions to bfloat16 where the processor has instructions for it "
-        "(AVX512_BF16, AMX, bf16 of 64-bit ARM), and images between them but on ARM. f16 rounds "
+        "(AVX512_BF16, AMX, bf16 of 64-bit ARM), and images between them but on ARM. Where "
+        "AVX512_BF16 is slower than float32, as on Intel's processors without AMX, it computes f32 "
+        "and rounds only large matrices of weights that few rows are multiplied by. f16 rounds "
         "factors to float16: weights are kept so (for AMX as two bfloat16), and images between "
         "convolutions with AVX-512; numbers beyond 65504 become infinite, sums are float32. Where "
-        "kernels lack it they compute f32: the compiled model's property says so, its "
-        "INFERENCE_PRECISION_NOTE and explain() say why.",
+        "kernels lack it they compute f32: the compiled model's property says so (bf16 if a matrix "
+        "is rounded), its INFERENCE_PRECISION_NOTE and explain() say why.",
     )
     DYNAMIC_QUANTIZATION_GROUP_SIZE: int = Field(
         0,

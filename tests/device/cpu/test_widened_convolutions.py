@@ -9,7 +9,7 @@ from judge import onnxruntime_results
 from onnx import TensorProto, helper, numpy_helper
 
 import partita
-from partita_cpu.passes.widened_convolutions import widen_convolutions
+from partita_cpu.passes.precision.widened_convolutions import widen_convolutions
 
 FLOAT, HALF, BFLOAT = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16
 NUMPY = {FLOAT: np.float32, HALF: np.float16, BFLOAT: ml_dtypes.bfloat16}

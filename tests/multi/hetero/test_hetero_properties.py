@@ -8,6 +8,7 @@ import pytest
 import partita as ov
 from partita.errors import DeviceError, PropertyError
 from partita_cpu.jit.isa import isa
+from partita_cpu.pair_rate import multiplies_pairs
 from partita_hetero.options import property_names
 
 from ..fakes import FakeDevice, core_with
@@ -187,7 +188,7 @@ def test_precision_on_one_device_and_profiling_on_another():
     owned = compiled.get_property("DEVICE_PROPERTIES")
     assert (owned["CPU"]["PERF_COUNT"], owned["CPU2"]["PERF_COUNT"]) == (True, False)
     assert owned["CPU"]["INFERENCE_PRECISION_HINT"] == "f32"
-    able = isa().dots_bfloat16
+    able = multiplies_pairs(isa())
     assert owned["CPU2"]["INFERENCE_PRECISION_HINT"] == ("bf16" if able else "f32")
     assert any("CPU2: INFERENCE" in note for note in compiled.explain().notes) != able
     request = compiled.create_infer_request()

@@ -19,6 +19,7 @@ from partita_cpu.jit.isa import VARIABLE, architecture, detected
 from partita_cpu.llvm.levels import CHAINS, Level
 from partita_cpu.llvm.tiles.dot_unpacked import BLOCK_BITS, longest_unit
 from partita_cpu.machine_model import MachineModel, this_machine
+from partita_cpu.pair_rate import multiplies_pairs, pair_rate
 
 if TYPE_CHECKING:
     from partita_cpu.properties import CpuProperties
@@ -137,6 +138,8 @@ class PrecisionPolicy:
             rounds otherwise; see `partita_cpu.winograd`.
         is_exact: Whether products with weights quantized in blocks lose no more than in float32.
         stored_elements: Of a matrix of 16-bit floats that stays so in memory, at least.
+        rounds_matrices: Whether large matrices of weights are rounded to bfloat16 and read so by
+            products in float32, which bfloat16 comes to where the processor multiplies it slowly.
         waiting: Weights that wait to be packed until a program is complete.
     """
 
@@ -149,6 +152,7 @@ class PrecisionPolicy:
     filters: bool = False
     is_exact: bool = False
     stored_elements: int = STORED_ELEMENTS
+    rounds_matrices: bool = False
     _seen: dict[tuple[int, int], tuple[Array, bool]] = field(
         default_factory=dict, compare=False, repr=False
     )
@@ -169,7 +173,7 @@ class PrecisionPolicy:
 
     @property
     def precision(self) -> str:
-        """What INFERENCE_PRECISION_HINT comes to."""
+        """What INFERENCE_PRECISION_HINT comes to, but for matrices that are rounded."""
         names = {Arithmetic.BF16: "bf16", Arithmetic.F16: "f16"}
         return names.get(self.arithmetic, "f32")
 
@@ -311,14 +315,17 @@ def choose(properties: CpuProperties, threads: int) -> PrecisionPolicy:
     """
     machine = this_machine()
     level = machine.level
-    note = lacking_bfloat16(properties.INFERENCE_PRECISION_HINT, level, detected())
+    asked = properties.INFERENCE_PRECISION_HINT
+    note = lacking_bfloat16(asked, level, detected())
     if note:
         warn_once(note)
-    arithmetic = Arithmetic.F32
-    if level.native and properties.INFERENCE_PRECISION_HINT == "f16":
+    arithmetic, is_slow = Arithmetic.F32, False
+    if level.native and asked == "f16":
         arithmetic = Arithmetic.F16
-    elif level.dots_bfloat16 and properties.INFERENCE_PRECISION_HINT == "bf16":
-        arithmetic = Arithmetic.BF16
+    elif level.dots_bfloat16 and asked == "bf16":
+        is_slow = not multiplies_pairs(level)
+        arithmetic = Arithmetic.F32 if is_slow else Arithmetic.BF16
+        note = slow_bfloat16(level) if is_slow else ""
     elif level.tiles and properties.EXECUTION_MODE_HINT is ExecutionMode.PERFORMANCE:
         arithmetic = Arithmetic.BF16X3
     elif level.tiles:
@@ -332,8 +339,18 @@ def choose(properties: CpuProperties, threads: int) -> PrecisionPolicy:
     fast = properties.EXECUTION_MODE_HINT is ExecutionMode.PERFORMANCE
     plain = arithmetic in (Arithmetic.F32, Arithmetic.BF16) and not on_tiles(level, arithmetic)
     filters = fast and level.native and plain
-    exact = not fast and arithmetic not in (Arithmetic.BF16, Arithmetic.F16)
-    return PrecisionPolicy(machine, arithmetic, threads, note, group, group_note, filters, exact)
+    exact = not fast and not is_slow and arithmetic not in (Arithmetic.BF16, Arithmetic.F16)
+    return PrecisionPolicy(
+        machine,
+        arithmetic,
+        threads,
+        note,
+        group,
+        group_note,
+        filters,
+        exact,
+        rounds_matrices=is_slow,
+    )
 
 
 def takes_groups(level: Level) -> bool:
@@ -369,6 +386,15 @@ def lacking_bfloat16(wanted: str, level: Level, machine: Level) -> str:
         others = [one.name for one in chain if one.native and able(one)]
         cure = f"levels that have them: {', '.join(others) or 'none on this architecture'}"
     return f"INFERENCE_PRECISION_HINT={wanted} computes f32 here: {has}; {cure}."
+
+
+def slow_bfloat16(level: Level) -> str:
+    """What bfloat16 comes to on a processor that multiplies it more slowly than float32."""
+    return (
+        "INFERENCE_PRECISION_HINT=bf16 multiplies in float32 here, which is faster: in the time of "
+        f"a product this processor makes {pair_rate(level):.2f} in bfloat16 (kernels of level "
+        f"'{level.name}')."
+    )
 
 
 _NAMES = {"f16": "float16", "bf16": "bfloat16"}

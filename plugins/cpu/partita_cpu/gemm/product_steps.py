@@ -38,7 +38,6 @@ from partita_cpu.gemm.product_records import (
 )
 from partita_cpu.gemm.tile_fields import PANEL_UNITS
 from partita_cpu.gemm.tile_kernels import packed_lhs_kernels, tile_kernels
-from partita_cpu.machine_model import MachineModel
 from partita_cpu.threads.claims import LINE
 from partita_cpu.threads.thread_memory import thread_memory
 
@@ -151,26 +150,26 @@ def reads_stored(policy: PrecisionPolicy, weights: Array) -> bool:
     return able and weights.ndim == 2 and weights.size >= policy.stored_elements
 
 
-def stored_elements(machine: MachineModel, graph: Graph) -> int:
+def stored_elements(policy: PrecisionPolicy, graph: Graph) -> int:
     """Of a graph's matrices of 16-bit floats that stay so in memory, elements of the smallest.
 
     Only memory repays half as many bytes: smaller matrices become float32 where the caches of all
-    cores hold all of them, so that a run finds them there.
+    cores hold all of them, so that a run finds them there. Matrices of float32 count where they are
+    rounded.
     """
+    types = {*BY_STORED, np.dtype(np.float32)} if policy.rounds_matrices else {*BY_STORED}
     matrices = {
         id(value.const): value.const.size
         for one in graphs_of(graph)
         for node in one.nodes
         if node.kind in _READERS
         for value in node.inputs
-        if value is not None and value.const is not None and _is_stored_matrix(value.const)
+        if value is not None and value.const is not None and value.const.ndim == 2
+        if value.const.dtype in types
     }
-    held = machine.cores * max(machine.caches.l2, machine.caches.l3)
+    caches = policy.machine.caches
+    held = policy.machine.cores * max(caches.l2, caches.l3)
     return FEW_ELEMENTS if 4 * sum(matrices.values()) > held else STORED_ELEMENTS
-
-
-def _is_stored_matrix(array: Array) -> bool:
-    return array.ndim == 2 and array.dtype in BY_STORED
 
 
 def stays_stored(b: Builder, w: Operand) -> bool:

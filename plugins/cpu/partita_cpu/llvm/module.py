@@ -12,6 +12,7 @@ from partita_cpu.llvm import (
     epilogue_int8,
     half_vectors,
     masked,
+    multiply_loops,
     normalization,
 )
 from partita_cpu.llvm.add_int8 import add_by_factors, add_bytes
@@ -75,6 +76,9 @@ SHORT_ROWS = 12
 """Rows of tiles that small first-level caches leave (see `machine_model.MachineModel.tile_rows`).
 Larger tiles are parts of their own: they take a quarter of the time that all take to compile."""
 
+RATES = "_rates"
+"""The part with the loops that measure how fast instructions are."""
+
 PARTS = (
     "",
     "_floats",
@@ -97,6 +101,7 @@ PARTS = (
     "_winograd",
     "_winograd_halves",
     "_attention",
+    RATES,
     *attend_few.PARTS,
     *(f"_groups{end}_{channels}" for end in ("", "_halves") for channels in GROUPS),
 )
@@ -159,6 +164,8 @@ def functions(level: Level, part: str = "") -> list[Function]:
         return _pair_functions(level, _rows_of(level, part)) if can else []
     if part == "_windows":
         return _window_functions(level)
+    if part == RATES:
+        return multiply_loops.functions(level)
     if part == "_activated_halves":
         kinds = activations.KERNELS if level.keeps_bfloat16 else {}
         made = [activations.narrow_rows(f"{n}_narrow", code) for code, n in kinds.items()]

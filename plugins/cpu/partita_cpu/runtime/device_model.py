@@ -62,19 +62,20 @@ from partita_cpu.passes.conv1d_as_conv2d import Sequences
 from partita_cpu.passes.conv3d_as_conv2d import Volumes
 from partita_cpu.passes.early_rows import take_rows_early
 from partita_cpu.passes.gated_activations import join_gates
-from partita_cpu.passes.half_activations import keep_halves
 from partita_cpu.passes.indexed_rows import index_rows
 from partita_cpu.passes.inplace_concat import write_in_place
 from partita_cpu.passes.input_scale import fuse_input_scale
 from partita_cpu.passes.merged_factors import merge_factors
 from partita_cpu.passes.nhwc import REORDERS, channels_last, ports_to_lay_out, with_layouts
+from partita_cpu.passes.precision.half_activations import keep_halves
+from partita_cpu.passes.precision.rounded_matrices import round_matrices
+from partita_cpu.passes.precision.widened_convolutions import widen_convolutions
 from partita_cpu.passes.scaled_gates import scale_gates
 from partita_cpu.passes.separable_fusion import join_bottlenecks, join_separable
 from partita_cpu.passes.split_attention import add_images_apart
 from partita_cpu.passes.tiles.gated_products import join_gated_products
 from partita_cpu.passes.tiles.tiled_activations import keep_tiles
 from partita_cpu.passes.tiles.tiled_normalizations import normalize_to_tiles
-from partita_cpu.passes.widened_convolutions import widen_convolutions
 from partita_cpu.properties import CpuProperties
 from partita_cpu.query import takes, verdict
 from partita_cpu.runtime.bound_call import CpuBoundCall, ValueBoundCall, failure
@@ -124,7 +125,7 @@ class CpuModel(DeviceModel):
         self._threads = max(1, properties.threads // self.streams)
         self._pinned = properties.ENABLE_CPU_PINNING
         policy = choose(properties, self._threads)
-        policy = replace(policy, stored_elements=stored_elements(policy.machine, graph))
+        policy = replace(policy, stored_elements=stored_elements(policy, graph))
         begin(policy, graph)
         target = Target(
             emitter_for,
@@ -140,6 +141,7 @@ class CpuModel(DeviceModel):
         fold_quantized_weights(graph, target)
         fuse_levels(graph, takes)
         fold_and_fuse(graph, target, lambda: _fuse(graph), functools.partial(reads_stored, policy))
+        self._rounded = round_matrices(graph, policy) if policy.rounds_matrices else 0
         self.specializer = Specializer(graph, target)
         self._in_place = in_place_outputs(graph, self.inputs, self.outputs, TABLE.in_place)
         self.laid_out: Mapping[Port, MemoryLayout] = {}
@@ -166,8 +168,8 @@ class CpuModel(DeviceModel):
         """
         policy = self.specializer.target.options
         return {
-            "INFERENCE_PRECISION_HINT": policy.precision,
-            "INFERENCE_PRECISION_NOTE": policy.shortfall,
+            "INFERENCE_PRECISION_HINT": "bf16" if self._rounded else policy.precision,
+            "INFERENCE_PRECISION_NOTE": self._precision_note(),
             "DYNAMIC_QUANTIZATION_GROUP_SIZE": policy.group,
             "DYNAMIC_QUANTIZATION_NOTE": policy.group_note,
         }
@@ -175,8 +177,17 @@ class CpuModel(DeviceModel):
     def explain(self) -> Explanation:
         """All on this device; what of the properties it cannot do, and what they cost."""
         policy = self.specializer.target.options
-        notes = [note for note in (policy.shortfall, policy.group_note) if note]
+        notes = [note for note in (self._precision_note(), policy.group_note) if note]
         return replace(super().explain(), notes=notes)
+
+    def _precision_note(self) -> str:
+        """Why it is not the arithmetic that properties ask for; empty if it is."""
+        told: str = self.specializer.target.options.shortfall
+        if not self._rounded:
+            return told
+        return (
+            f"{told} Matrices rounded to bfloat16, since products wait for them: {self._rounded}."
+        )
 
     def in_place_outputs(self) -> Mapping[int, int]:
         """Caches that an operator writes new rows to."""

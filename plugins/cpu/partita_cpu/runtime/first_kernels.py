@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from partita.lowering import Graph, Node
+from partita.lowering import Array, Graph, Node
 from partita_cpu.gemm.arithmetic import Arithmetic
 from partita_cpu.gemm.macrokernel import product_loop
 from partita_cpu.gemm.packed_lhs import product
@@ -71,6 +71,8 @@ def _parts(policy: PrecisionPolicy, graph: Graph) -> Iterator[str]:
             weights = None if node.inputs[1] is None else node.inputs[1].const
             if weights is not None and reads_stored(policy, weights):
                 yield STORED_PARTS[BY_STORED[weights.dtype]]
+            elif weights is not None and _may_be_rounded(policy, weights):
+                yield STORED_PARTS[Arithmetic.F32_BY_BF16]
         if node.op_type in _ACTIVATIONS:
             yield "_activated_halves" if half else "_activations"
         if node.op_type in _POOLS and len(node.attrs.get("kernel_shape", ())) == 2:
@@ -87,6 +89,12 @@ def _parts(policy: PrecisionPolicy, graph: Graph) -> Iterator[str]:
             yield "_winograd"
             if half:
                 yield "_winograd_halves"
+
+
+def _may_be_rounded(policy: PrecisionPolicy, weights: Array) -> bool:
+    """Whether a matrix becomes one of bfloat16, if few rows are multiplied by it."""
+    large = weights.ndim == 2 and weights.size >= policy.stored_elements
+    return policy.rounds_matrices and large and weights.dtype == np.float32
 
 
 def _may_filter(policy: PrecisionPolicy, node: Node) -> bool:

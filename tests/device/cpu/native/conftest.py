@@ -9,6 +9,7 @@ import pytest
 from cpu_levels import float_levels
 
 from partita.system.cache_sizes import CacheSizes
+from partita_cpu.gemm import precision_policy
 from partita_cpu.gemm.arithmetic import Arithmetic
 from partita_cpu.gemm.product_records import gate_word
 from partita_cpu.jit import isa
@@ -68,6 +69,12 @@ def guarded():
 def native_kernels(monkeypatch):
     """Lets kernels be of the machine's level, whichever one the environment names."""
     monkeypatch.delenv(isa.VARIABLE, raising=False)
+
+
+@pytest.fixture(autouse=True)
+def products_in_bfloat16(monkeypatch):
+    """Lets levels multiply bfloat16 that have instructions for it, if this machine's are slow."""
+    monkeypatch.setattr(precision_policy, "multiplies_pairs", lambda level: level.dots_bfloat16)
 
 
 @pytest.fixture(params=[level.name for level in float_levels()[1:]])

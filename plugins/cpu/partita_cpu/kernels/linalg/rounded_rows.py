@@ -1,7 +1,7 @@
 """Operators between products of matrices whose rows are kept in bfloat16, in domain `ROWS`.
 
-`passes.half_activations` makes them where each reader would round the rows as it takes them. Sums
-that go on from block to block of a network stay in float32.
+`passes.precision.half_activations` makes them where each reader would round the rows as it takes
+them. Sums that go on from block to block of a network stay in float32.
 """
 
 from __future__ import annotations

@@ -178,21 +178,19 @@ class Products:
         if self._factors is not Factors.PAIRS:
             return f.splat(lanes, "float", f.load("float", pointer))
         pairs = f.splat(lanes, "i32", f.load("i32", pointer, 2))
-        return f.let(f"bitcast <{lanes} x i32> {pairs} to {_pairs(lanes)}")
+        return f.let(f"bitcast <{lanes} x i32> {pairs} to {pairs_of(lanes)}")
 
     def _load(self, pointer: str) -> str:
         """A vector of b."""
         if self._factors is Factors.PAIRS:
-            return self._f.load(_pairs(self._lanes), pointer)
+            return self._f.load(pairs_of(self._lanes), pointer)
         if self._factors is Factors.FLOATS:
             return self._f.load(self.vector, pointer)
         return half_vectors.load_half(self._f, self._lanes, pointer, None, _WIDENED[self._factors])
 
     def _fma(self, a: str, b: str, c: str) -> str:
-        v, pairs = self.vector, _pairs(self._lanes)
         if self._factors is Factors.PAIRS:
-            name = _DOT_PAIRS[self._lanes]
-            return self._f.let(f"call {v} {name}({v} {c}, {pairs} {b}, {pairs} {a})")
+            return multiply_pairs(self._f, self._lanes, a, b, c)
         return self._f.fma(self._lanes, a, b, c)
 
 
@@ -329,8 +327,26 @@ def row_pointers(f: Function, a: str, rows: int) -> list[str]:
     return found
 
 
-def _pairs(lanes: int) -> str:
+def pairs_of(lanes: int) -> str:
+    """LLVM's type of a vector of pairs of bfloat16, as large as one of so many floats."""
     return f"<{2 * lanes} x bfloat>"
+
+
+def multiply_pairs(f: Function, lanes: int, a: str, b: str, c: str) -> str:
+    """Vectors ``a * b + c``: pairs of bfloat16, both of whose products are added to a float32.
+
+    Args:
+        f: The function, in which `pair_declarations` are known.
+        lanes: Floats of a vector.
+        a: Name of a vector of pairs: one factor.
+        b: Name of a vector of pairs: the other factor.
+        c: Name of a vector of floats: what is added.
+
+    Returns:
+        The result's name.
+    """
+    v, pairs = f"<{lanes} x float>", pairs_of(lanes)
+    return f.let(f"call {v} {_DOT_PAIRS[lanes]}({v} {c}, {pairs} {b}, {pairs} {a})")
 
 
 def declarations(lanes: int) -> str:
@@ -340,6 +356,6 @@ def declarations(lanes: int) -> str:
 
 
 def pair_declarations(lanes: int) -> str:
-    """What those of `Factors.PAIRS` call."""
-    v, pairs = f"<{lanes} x float>", _pairs(lanes)
+    """What those of `Factors.PAIRS` and `multiply_pairs` call."""
+    v, pairs = f"<{lanes} x float>", pairs_of(lanes)
     return f"declare {v} {_DOT_PAIRS[lanes]}({v}, {pairs}, {pairs})\n"

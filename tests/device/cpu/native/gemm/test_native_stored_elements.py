@@ -9,7 +9,8 @@ from onnx import TensorProto, helper, numpy_helper
 import partita
 from partita.lowering import lower
 from partita.system.cache_sizes import CacheSizes
-from partita_cpu.gemm.precision_policy import STORED_ELEMENTS
+from partita_cpu.gemm.arithmetic import Arithmetic
+from partita_cpu.gemm.precision_policy import STORED_ELEMENTS, PrecisionPolicy
 from partita_cpu.gemm.product_steps import FEW_ELEMENTS, stored_elements
 from partita_cpu.llvm.levels import PORTABLE
 from partita_cpu.machine_model import VARIABLE, MachineModel
@@ -69,14 +70,15 @@ def chain(matrices, repeats=1, read_by_rows=0, in_branches=False):
     ],
 )
 def test_matrices_are_counted_once_wherever_products_read_them(options, expected):
-    machine = MachineModel(PORTABLE, 2, CACHES)
-    assert stored_elements(machine, lower(chain(**options))) == expected
+    policy = PrecisionPolicy(MachineModel(PORTABLE, 2, CACHES), Arithmetic.F32, 1)
+    assert stored_elements(policy, lower(chain(**options))) == expected
 
 
 def test_a_third_level_is_counted():
     machine = MachineModel(PORTABLE, 2, CACHES._replace(l3=2 << 20))
-    assert stored_elements(machine, lower(chain(11))) == STORED_ELEMENTS
-    assert stored_elements(machine, lower(chain(12))) == FEW_ELEMENTS
+    policy = PrecisionPolicy(machine, Arithmetic.F32, 1)
+    assert stored_elements(policy, lower(chain(11))) == STORED_ELEMENTS
+    assert stored_elements(policy, lower(chain(12))) == FEW_ELEMENTS
 
 
 @pytest.mark.parametrize(("matrices", "stays"), [(1, False), (200, True)])

@@ -1,0 +1,1 @@
+"""Passes that choose the element types in which weights and activations are kept."""
