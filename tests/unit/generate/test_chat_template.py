@@ -162,6 +162,13 @@ def test_templates_that_do_not_parse_are_refused(source):
         ChatTemplate(source, "'m.gguf'")
 
 
+@pytest.mark.parametrize("made", ["(1).to_bytes(9, 'big')", "(1.5).hex()", "true.to_bytes(9)"])
+def test_numbers_have_no_methods(made):
+    """``to_bytes`` makes bytes of any length, for which no step of a template pays."""
+    with pytest.raises(TokenizerError, match=r"of 'm\.gguf' fails on these messages"):
+        render("{{ " + made + " }}")
+
+
 def test_long_templates_are_refused():
     with pytest.raises(TokenizerError, match="has 300000 characters; at most 262144 are read"):
         ChatTemplate("x" * 300_000, "'m.gguf'")

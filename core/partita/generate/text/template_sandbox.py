@@ -156,7 +156,9 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         return metered
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        """Whether a template may read an attribute."""
+        """Whether a template may read an attribute; numbers would make bytes of any length."""
+        if isinstance(obj, (int, float, bytes)):
+            return False
         if isinstance(obj, str) and attr not in _TEXT_METHODS.split():
             return False
         return super().is_safe_attribute(obj, attr, value)
