@@ -22,7 +22,11 @@ PANEL = 64
 LANES = 16
 """Elements of a vector; four vectors make a panel."""
 ROWS = 4
-"""Rows of the larger tile."""
+"""Rows of the larger tile of bytes."""
+MOST_ROWS = 6
+"""Rows of the largest tile of floats."""
+AHEAD = 8
+"""Terms before a line of weights is read it is asked for."""
 QUAD = 4
 """Bytes that one instruction multiplies and adds up."""
 
@@ -127,6 +131,9 @@ def _emit_tile(
         start = builder.add(w_at, builder.mul(index, _i64(PANEL * width)))
         panel = builder.bitcast(builder.gep(w, [start]), vector.as_pointer())
         weights = [_load(builder, builder.gep(panel, [_i64(part)]), size) for part in parts]
+        for part in parts if not quads else ():
+            ahead = builder.gep(panel, [_i64(part + len(parts) * AHEAD)])
+            _prefetch(builder, ahead)
         column = builder.mul(index, _i64(width))
         for row in range(rows):
             at = builder.add(builder.add(a_at, builder.mul(a_step, _i64(row))), column)
@@ -151,6 +158,16 @@ def _emit_tile(
                 total = builder.add(total, builder.load(sums[1][part]))
             store = builder.store(total, place(row, part))
             store.align = size
+
+
+def _prefetch(builder: Any, pointer: Any) -> None:
+    """Asks for a line of the first-level cache that is read soon; it may lie behind all weights."""
+    byte = ir.IntType(8).as_pointer()
+    numbers = [ir.IntType(32)] * 3
+    function = ir.FunctionType(ir.VoidType(), [byte, *numbers])
+    prefetch = _tools.get_or_insert_function(builder.module, function, "llvm.prefetch.p0")
+    read, keep, data = _i32(0), _i32(3), _i32(1)
+    builder.call(prefetch, [builder.bitcast(pointer, byte), read, keep, data])
 
 
 def _load(builder: Any, pointer: Any, align: int) -> Any:
@@ -183,6 +200,10 @@ def dot(context: Any, builder: Any, total: Any, factor: Any, weights: Any) -> An
 
 multiply_rows = make_tile(ROWS, fused, False)
 """The tile of four rows of floats."""
+multiply_six_rows = make_tile(6, fused, False)
+"""The tile of six rows of floats: with 32 registers all its sums are in some."""
+multiply_five_rows = make_tile(5, fused, False)
+"""The tile of five rows of floats."""
 multiply_three_rows = make_tile(3, fused, False)
 """The tile of three rows of floats."""
 multiply_two_rows = make_tile(2, fused, False)

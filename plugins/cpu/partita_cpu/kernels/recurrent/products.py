@@ -11,12 +11,14 @@ from partita_cpu.jit.intrinsics.address_call import address, call_dots, call_nar
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
 from partita_cpu.kernels.linalg.register_tiles import (
+    MOST_ROWS,
     PANEL,
     QUAD,
-    ROWS,
     multiply_byte_row,
+    multiply_five_rows,
     multiply_row,
     multiply_rows,
+    multiply_six_rows,
     multiply_three_rows,
     multiply_two_rows,
 )
@@ -70,9 +72,16 @@ def input_products(
             copy_row(bias[start : start + PANEL], y[at : at + PANEL])
         while row < end:
             at = (direction * rows + row) * width + column
-            taken = min(end - row, ROWS)
+            taken = _rows_of_tile(end - row)
             _multiply(taken, x, row * terms, terms, panels, terms_at, y, at, width, terms)
             row += taken
+
+
+@loop(inline=True)
+def _rows_of_tile(left: int) -> int:
+    """How many rows to take next, so that as few tiles as can be are about as large."""
+    tiles = (left + MOST_ROWS - 1) // MOST_ROWS
+    return (left + tiles - 1) // tiles
 
 
 @loop(inline=True)
@@ -88,7 +97,7 @@ def _multiply(
     c_step: int,
     terms: int,
 ) -> None:
-    """The tile of so many rows, 1 to ROWS: a panel of weights is read once for all of them.
+    """The tile of so many rows, 1 to MOST_ROWS: a panel of weights is read once for all of them.
 
     Args:
         rows: Of the tile.
@@ -102,7 +111,11 @@ def _multiply(
         c_step: Elements from one row of them to the next.
         terms: Elements of a row of factors.
     """
-    if rows == ROWS:
+    if rows == MOST_ROWS:
+        multiply_six_rows(a, a_at, a_step, w, w_at, c, c_at, c_step, terms)
+    elif rows == 5:
+        multiply_five_rows(a, a_at, a_step, w, w_at, c, c_at, c_step, terms)
+    elif rows == 4:
         multiply_rows(a, a_at, a_step, w, w_at, c, c_at, c_step, terms)
     elif rows == 3:
         multiply_three_rows(a, a_at, a_step, w, w_at, c, c_at, c_step, terms)
@@ -160,7 +173,7 @@ def add_products(
         count, step = 1, 0
         if row + 1 < stop and places[row + 1] > at:
             step = places[row + 1] - at
-            most = min(ROWS, stop - row)
+            most = _rows_of_tile(stop - row)
             while count < most and places[row + count] == at + count * step:
                 count += 1
         for panel in range(panels):

@@ -191,17 +191,17 @@ def _emit_input(
 ) -> Operand:
     rows, terms = c.steps * c.batch, x.shape[2]
     out = b.empty((c.directions, rows, c.width), x.dtype)
-    if out.size and not _emit_narrow_input(b, c, x, weights, bias, out):
+    if out.size and not _emit_input_by_tiles(b, c, x, weights, bias, out):
         tensors = (x, _emit_panels(b, c, weights), _emit_bias(b, c, bias, x.dtype), out)
         args = (*(b.flat(tensor) for tensor in tensors), c.directions, rows, terms, c.width)
         b.call(input_products, *args, work=out.size * terms)
     return out
 
 
-def _emit_narrow_input(
+def _emit_input_by_tiles(
     b: Builder, c: Cells, x: Operand, weights: Operand, bias: Operand | None, out: Operand
 ) -> bool:
-    """The products of the input by kernels that compute in bfloat16, where there are any.
+    """The products of the input as other matrix products are computed, where weights are known.
 
     Args:
         b: The builder.
@@ -220,8 +220,6 @@ def _emit_narrow_input(
     if policy is None or not known or b.folding or x.dtype != np.float32:
         return False
     if not images.depth or images.pixels < ROWS:
-        return False
-    if not policy.preferred_for_stored(images, halves=False).in_bfloat16:
         return False
     for direction in range(c.directions):
         part, key = partial(_part_of_direction, c, direction), f"part {c.groups} {direction}"
