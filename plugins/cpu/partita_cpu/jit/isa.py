@@ -12,31 +12,15 @@ import functools
 import os
 import platform
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from partita.errors import DeviceUnavailableError, PropertyError, raised_as
-from partita.system.processor_identity import processor_family
 from partita_cpu.jit import disk_cache
-from partita_cpu.llvm.levels import (
-    AARCH64,
-    ANY,
-    AVX512_BF16,
-    CHAINS,
-    EVERY,
-    PORTABLE,
-    X86_64,
-    Level,
-)
+from partita_cpu.llvm.levels import AARCH64, ANY, CHAINS, EVERY, PORTABLE, X86_64, Level
 from partita_cpu.system import this_system
 
 VARIABLE = "PARTITA_CPU_ISA"
 """Environment variable: the most that kernels may use."""
-
-_SLOW_PAIRS = {"GenuineIntel"}
-"""Makers of processors whose vectors multiply and add half as many pairs of bfloat16 as floats.
-
-Their tiles are for these; but a hypervisor may hide tiles and leave the pairs.
-"""
 
 _ARCH_PRCTL = 158
 _REQUEST_PERMISSION = 0x1023
@@ -58,8 +42,7 @@ def isa() -> Level:
         return detected()
     chain = CHAINS[architecture()]
     allowed = chain[: chain.index(limit) + 1]
-    found = [level for level in available() if level in allowed]
-    return limit if found[-1] is limit else _fastest(found)
+    return [level for level in available() if level in allowed][-1]
 
 
 def cap() -> Level | None:
@@ -79,20 +62,8 @@ def cap() -> Level | None:
 
 
 def detected() -> Level:
-    """The last level of the chain that this machine has and gains by."""
-    return _fastest(available())
-
-
-def _fastest(levels: Sequence[Level]) -> Level:
-    """The last of some levels, or the one before it if what that adds takes longer."""
-    last = levels[-1]
-    return levels[-2] if last is AVX512_BF16 and maker() in _SLOW_PAIRS else last
-
-
-@functools.cache
-def maker() -> str:
-    """Who made the processor: ``GenuineIntel``; empty if the system does not tell."""
-    return processor_family()[0]
+    """The last level of the chain that this machine has."""
+    return available()[-1]
 
 
 @functools.cache

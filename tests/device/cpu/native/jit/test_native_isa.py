@@ -40,12 +40,11 @@ X86 = CHAINS[X86_64]
 def machine(monkeypatch):
     """Makes this machine one of an architecture with some of LLVM's features."""
 
-    def pretend(architecture, features, tiles=False, maker="AuthenticAMD"):
+    def pretend(architecture, features, tiles=False):
         isa_module.available.cache_clear()
         monkeypatch.setattr(isa_module, "architecture", lambda: architecture)
         monkeypatch.setattr(isa_module, "host_features", lambda: frozenset(features))
         monkeypatch.setattr(isa_module, "tiles_granted", lambda: tiles)
-        monkeypatch.setattr(isa_module, "maker", lambda: maker)
 
     yield pretend
     isa_module.available.cache_clear()
@@ -89,28 +88,6 @@ def test_wider_levels_have_all_that_narrower_ones_have():
 def test_a_processor_has_the_last_level_whose_features_are_there(machine, present, tiles, found):
     machine(X86_64, present | {"sse2", "bmi2"}, tiles)
     assert detected().name == found
-
-
-@pytest.mark.parametrize(
-    ("cap", "tiles", "found"),
-    [
-        ("", False, "avx512_vnni"),
-        ("", True, "amx"),
-        ("amx", False, "avx512_vnni"),
-        ("amx", True, "amx"),
-        ("avx512_bf16", False, "avx512_bf16"),
-        ("avx512_bf16", True, "avx512_bf16"),
-        ("avx512", False, "avx512"),
-    ],
-)
-def test_pairs_of_bfloat16_are_left_where_floats_are_faster(
-    machine, monkeypatch, cap, tiles, found
-):
-    """Intel's processors have them for their tiles, which a hypervisor may hide."""
-    monkeypatch.setenv(isa_module.VARIABLE, cap)
-    machine(X86_64, AMX.features | {"avxvnni"}, tiles, maker="GenuineIntel")
-    assert isa().name == found
-    assert AVX512_BF16 in available()
 
 
 @pytest.mark.parametrize("level", CHAINS[AARCH64], ids=str)
