@@ -52,11 +52,13 @@ class Pad(OpRun):
             raise ValueError(f"{len(given)} pads for {len(chosen)} axes; two per axis are due.")
         widths, kept = [(0, 0)] * data.ndim, [slice(None)] * data.ndim
         for axis, before, after in zip(chosen, given, given[len(chosen) :], strict=False):
-            widths[axis] = (max(0, before), max(0, after))
             size = data.shape[axis]
-            if -min(0, before) - min(0, after) > size:
+            if size + before + after < 0:
                 raise ValueError(f"Pads {before} and {after} take away more than {size} elements.")
-            kept[axis] = slice(-min(0, before), size + min(0, after))
+            kept[axis] = slice(-min(0, before), max(0, size + min(0, after)))
+            rest = len(range(size)[kept[axis]])
+            first = min(max(0, before), size + before + after)
+            widths[axis] = (first, size + before + after - rest - first)
         cut = data[tuple(kept)]
         name: Any = mode or "constant"
         if name != "constant":

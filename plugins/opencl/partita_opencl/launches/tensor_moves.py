@@ -223,13 +223,15 @@ def pad_borders(
     Raises:
         OperandError: The element does not fit, or there is none to be repeated.
     """
+    shape = [s + b + a for s, b, a in zip(x.shape, before, after, strict=True)]
+    y = k.empty(shape, x.dtype)
     if min(*before, *after, 0) < 0:  # cropped first, so that borders repeat what is left
         starts = [max(0, -b) for b in before]
         ends = [s - max(0, -a) for s, a in zip(x.shape, after, strict=True)]
-        x = slice_box(k, x, starts, ends, range(x.ndim), [1] * x.ndim)
-        before, after = [max(0, b) for b in before], [max(0, a) for a in after]
-    shape = [s + b + a for s, b, a in zip(x.shape, before, after, strict=True)]
-    y = k.empty(shape, x.dtype)
+        x = slice_box(k, x, starts, [max(0, end) for end in ends], range(x.ndim), [1] * x.ndim)
+        # Where more is cut off than there is, the border on the other side is cut, too.
+        before = [min(max(0, b), n) for b, n in zip(before, shape, strict=True)]
+        after = [n - s - b for n, s, b in zip(shape, x.shape, before, strict=True)]
     if not y.size:
         return y
     if fill.dtype.itemsize != x.dtype.itemsize or not fill.size:
