@@ -36,7 +36,11 @@ UNROLL = 4
 """Steps along k in a round of a loop, as far as there are so many."""
 
 _STRETCH = 8
-"""Groups of steps between which lines are fetched."""
+"""Groups of steps between which lines are fetched, for tiles of one row; more rows take longer."""
+
+_LEAST_STRETCH = 2
+"""The same for tiles of many rows. More lines at a time would fill the buffers of the first-level
+cache, which the weights that are multiplied meanwhile come through."""
 
 _GROUP = 3
 
@@ -262,11 +266,11 @@ class _FmaTile:
         f = self._f
         ends = TileEnds(f, self._rows, self._lanes, self._half, self._vectors)
         products = Products(f, self._rows, self._lanes, self._factors, self._vectors)
-        width = products.width
+        width, groups = products.width, max(_LEAST_STRETCH, _STRETCH // self._rows)
         quads = f.let("lshr i64 %depth, 2")
         rest = f.let("and i64 %depth, 3")
-        begun = f.let(f"add i64 {quads}, {_STRETCH - 1}")
-        stretches = f.let(f"udiv i64 {begun}, {_STRETCH}")
+        begun = f.let(f"add i64 {quads}, {groups - 1}")
+        stretches = f.let(f"udiv i64 {begun}, {groups}")
         rows_ahead = f.let("icmp ne i64 %low_plane, 0")
 
         def tap(index: str, carried: list[str]) -> list[str]:
@@ -279,14 +283,14 @@ class _FmaTile:
                 return products.steps(values, UNROLL)
 
             def fetch(_: str, at: list[str]) -> list[str]:
-                for line in range(0, _STRETCH * VECTORS * width, 64):
+                for line in range(0, groups * VECTORS * width, 64):
                     f.do(epilogue.prefetch(f.at(at[0], line)))
-                return [f.at(at[0], _STRETCH * VECTORS * width)]
+                return [f.at(at[0], groups * VECTORS * width)]
 
             def stretch(number: str, values: list[str]) -> list[str]:
-                left = f.let(f"sub i64 {quads}, {f.let(f'mul i64 {number}, {_STRETCH}')}")
-                whole = f.let(f"icmp sge i64 {left}, {_STRETCH}")
-                count = f.let(f"select i1 {whole}, i64 {_STRETCH}, i64 {left}")
+                left = f.let(f"sub i64 {quads}, {f.let(f'mul i64 {number}, {groups}')}")
+                whole = f.let(f"icmp sge i64 {left}, {groups}")
+                count = f.let(f"select i1 {whole}, i64 {groups}, i64 {left}")
                 # Between loops: in the inner one LLVM would spill sums for it.
                 rounds = f.let(f"zext i1 {whole} to i64")
                 further = f.loop(rounds, [("ptr", values[0])], fetch)
@@ -294,7 +298,7 @@ class _FmaTile:
 
                 def fetch_rows(_: str, __: list[str]) -> list[str]:
                     at = values[2 : 2 + len(pointers)]
-                    products.fetch_rows(at, "%low_plane", 4 * _STRETCH * UNROLL)
+                    products.fetch_rows(at, "%low_plane", 4 * groups * UNROLL)
                     return []
 
                 f.loop(f.let(f"zext i1 {also} to i64"), [], fetch_rows)
