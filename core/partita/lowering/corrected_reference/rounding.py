@@ -62,8 +62,15 @@ def widened(base: type[OpRun], op_type: str) -> type[OpRun]:
 
 
 def _narrow(schema: onnx.defs.OpSchema, index: int, result: Any, inputs: Sequence[Any]) -> Any:
-    """A result of float32, in half precision if the first input and that of its type have it."""
-    if getattr(inputs[0], "dtype", None) not in _HALVES:
+    """A result of float32, in half precision if the first input and that of its type have it.
+
+    Sums of whole numbers, which numpy makes wider, have the type of what they are of again.
+    """
+    first = getattr(inputs[0], "dtype", None)
+    if first is not None and first.kind in "iu" and schema.outputs[0].type_str == "T":
+        whole = index == 0 and getattr(result, "dtype", first).kind in "iu"
+        return np.asarray(result).astype(first) if whole else result
+    if first not in _HALVES:
         return result
     outputs, formal = schema.outputs, schema.inputs
     kind = outputs[min(index, len(outputs) - 1)].type_str
