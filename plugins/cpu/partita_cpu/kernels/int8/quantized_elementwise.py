@@ -172,7 +172,8 @@ def add_levels_by_factors(
     if kernel:
         blocks = target.size // BLOCK
         places = address(left), address(right), address(target), blocks
-        call_add_by_factors(kernel, (*places, *factors, low - zero, np.int64(y_zero[0])))
+        numbers = factors.x, factors.w, factors.term, low - zero
+        call_add_by_factors(kernel, (*places, *numbers, np.int64(y_zero[0])))
         left, right = left[BLOCK * blocks :], right[BLOCK * blocks :]
         target = target[BLOCK * blocks :]
     for i in range(target.size):
