@@ -15,7 +15,8 @@ PARAMETERS = (
 """rows, columns: how many of the tile's exist. totals: sums of the columns of the weights, int32;
 zero: what each is multiplied by and taken off. bias: one per column, int32 for levels and float32
 for floats. factors: float32, one per column; scale: one for all. y: the first row of the result,
-ldy: bytes between rows. low, high: bounds of levels less the level of 0, which is `level`."""
+ldy: bytes between rows. low, high: bounds of levels less the level of 0, which is `level`;
+of floats the least one alone."""
 
 PITCH = 256
 """Bytes from one row of a tile to the next."""
@@ -106,6 +107,8 @@ class _End:
                     store_levels(f, lanes, x, self._level, to, masks[i])
                     continue
                 x = f.let(f"fadd {real} {x}, {bias}")
+                under = f.let(f"fcmp olt {real} {x}, {self._low}")
+                x = f.let(f"select <{lanes} x i1> {under}, {real} {self._low}, {real} {x}")
                 if masks[i]:
                     masked_store(f, lanes, x, to, masks[i])
                 else:

@@ -502,7 +502,10 @@ def test_products_of_two_computed_matrices_of_levels_stay_floats():
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])
 @pytest.mark.parametrize("bias", ["", "floats", "levels"])
 @pytest.mark.parametrize("size", [7, 20])
-def test_convolutions_of_levels_whose_results_stay_floats(kernel, per_output, dtype, bias, size):
+@pytest.mark.parametrize("relu", [False, True])
+def test_convolutions_of_levels_whose_results_stay_floats(
+    kernel, per_output, dtype, bias, size, relu
+):
     low, outputs, channels = np.iinfo(dtype).min, 70, 12
     scale = (RNG.random(outputs if per_output else 1) * 0.01 + 0.002).astype(np.float32)
     arrays = {
@@ -521,7 +524,8 @@ def test_convolutions_of_levels_whose_results_stay_floats(kernel, per_output, dt
         f'<ir_version: 8, opset_import: ["": 17]> g ({level}[{dims}] x) => '
         f"(float[2,{outputs},{size},{size}] y) {{ f = DequantizeLinear (x, xs, xz) "
         f"v = DequantizeLinear <axis = 0> (w, ws, wz) d = DequantizeLinear (bq, bs) "
-        f"y = Conv <pads = [{pad}, {pad}, {pad}, {pad}]> ({terms}) }}"
+        f"{'p' if relu else 'y'} = Conv <pads = [{pad}, {pad}, {pad}, {pad}]> ({terms}) "
+        f"{'y = Relu (p)' if relu else ''} }}"
     )
     tensors = [numpy_helper.from_array(np.asarray(array), name) for name, array in arrays.items()]
     model.graph.initializer.extend(tensors)
@@ -532,6 +536,10 @@ def test_convolutions_of_levels_whose_results_stay_floats(kernel, per_output, dt
     np.testing.assert_allclose(y, wanted, rtol=1e-5, atol=1e-5 * np.abs(wanted).max())
     steps = [step.how for step in request.explain_execution().steps]
     assert "dequantize" not in steps
+    # A step that computes, and one that lays windows out; images are permuted around it.
+    assert sum(step in ("multiply_bytes", "convolve_lines") for step in steps) == 1
+    moves = {"copy_nd", "transpose_planes", "pack_rows", "gather_windows"}
+    assert set(steps) <= {*moves, "multiply_bytes", "convolve_lines"}, "a Relu is no step"
 
 
 @pytest.mark.parametrize("kind", ["Conv", "MatMul"])

@@ -17,7 +17,8 @@ def fuse_quantized(rewriter: Rewriter) -> None:
 
     MatMul becomes QLinearMatMul, and Gemm onnxruntime's QGemm. Where no QuantizeLinear follows,
     both become onnxruntime's MatMulIntegerToFloat, with a row that is added, and Conv
-    ``partita::LevelConv``: QLinearConv without what quantizes the result, with a bias of floats.
+    ``partita::LevelConv``: QLinearConv without what quantizes the result, with a bias of floats
+    and, by the attribute ``relu``, a Relu.
 
     To be run before constants are folded, since dequantized weights are constants. Scales and zero
     points must be constants; those of the weights may differ between outputs. A Relu before
@@ -125,12 +126,15 @@ def _fuse_convolution(rewriter: Rewriter, node: Node, x: Levels, w: Levels) -> N
         return
     if bias is not None and (bias.const is None or bias.const.dtype != np.float32):
         return
-    group = [node]
+    relu = rewriter.only_user(result, "Relu")
+    group, attrs = [node], node.attrs
+    if relu is not None and relu.result is not None:
+        group, result, attrs = [node, relu], relu.result, {**node.attrs, "relu": 1}
     for source in dict.fromkeys((x.node, w.node)):
         if rewriter.inner([*group, source], result):
             group.append(source)
     inputs = [x.levels, *x.constants(), w.levels, *w.constants(), *([] if bias is None else [bias])]
-    fused = Node("LevelConv", inputs, [result], node.attrs, domain="partita", name=node.name)
+    fused = Node("LevelConv", inputs, [result], attrs, domain="partita", name=node.name)
     fused.origins = origins(group)
     rewriter.replace(group, fused)
 

@@ -72,7 +72,7 @@ class Kind(enum.IntEnum):
     ROW_SHIFT,  # 128 for rows of int8, which become uint8
     COLUMN_SHIFT,  # -128 for weights of uint8, which become int8
     KIND,  # `Kind` of the result
-    LOW,  # its least level
+    LOW,  # its least level; of floats 0 if they have none below
     HIGH,  # its largest level
     STEPS,  # steps of AMX
     PLAIN,  # no zero points of weights, one of all rows, and a factor for every column
@@ -320,6 +320,20 @@ def _tasks_of(rows: int, p: Any, tid: int, threads: int) -> Any:
 
 
 @loop(inline=True)
+def least_of(kind: int, low: int, level: Any) -> Any:
+    """The least result: of levels less that of 0; of floats 0, or none where the table has not 0.
+
+    Args:
+        kind: `Kind` of results.
+        low: What the table has for their least one.
+        level: That of 0.
+    """
+    if kind == _FLOATS:
+        return np.float32(-np.inf) if low else np.float32(0)
+    return np.float32(low - level)
+
+
+@loop(inline=True)
 def _finish_natively(
     kernel: int,
     sums: Any,
@@ -356,7 +370,7 @@ def _finish_natively(
             scaling.scale[0],
             to[0],
             to[1],
-            np.float32(p[LOW] - level),
+            least_of(p[KIND], p[LOW], level),
             np.float32(p[HIGH] - level),
             level,
         ),
@@ -445,6 +459,7 @@ def _finish_tile(
     scales = factors[:1] if one_factor else factors[column : column + exist]
     terms, shift = bias[column : column + exist], np.int32(p[COLUMN_SHIFT])
     low, high, level = np.float32(p[LOW]), np.float32(p[HIGH]), np.float32(zero[0])
+    least = least_of(p[KIND], p[LOW], 0)
     for r in range(count):
         row = first_row + r
         sums = tile[r * PANEL : r * PANEL + exist]
@@ -467,7 +482,8 @@ def _finish_tile(
         elif p[KIND] == _FLOATS:
             for i in range(sums.size):
                 factor = scale[0] * (scales[0] if one_factor else scales[i])
-                target[i] = np.float32(sums[i]) * factor + terms[i]
+                value = np.float32(sums[i]) * factor + terms[i]
+                target[i] = least if value < least else value
         else:
             for i in range(sums.size):
                 factor = scale[0] * (scales[0] if one_factor else scales[i])

@@ -40,7 +40,7 @@ from partita_cpu.jit.intrinsics.address_call import (
 )
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
-from partita_cpu.kernels.int8.byte_tiles import CHUNK, TILE, TOGETHER, Kind
+from partita_cpu.kernels.int8.byte_tiles import CHUNK, TILE, TOGETHER, Kind, least_of
 from partita_cpu.kernels.int8.line_table import (
     ACROSS,
     BAND,
@@ -274,7 +274,7 @@ def _finish_pixels(
             product.scale[0],
             address(y) + y.itemsize * (pixel * p[COLUMNS] + column),
             y.itemsize * p[COLUMNS],
-            np.float32(p[LOW] - new_zero),
+            least_of(p[KIND], p[LOW], new_zero),
             np.float32(p[HIGH] - new_zero),
             new_zero,
         ),
@@ -492,6 +492,8 @@ def emit_line_product(
     factors, zero = factors_of_columns(b, result, columns), operands.zero_level(b)
     levels = result.dtype if result.kind is Kind.LEVELS else None
     table = line_table(window, x.shape, groups, operands.shift, levels, policy, block_steps(b))
+    if result.positive:
+        table[LOW] = 0
     kernels = kernels_for(level, STEP, result)
     if groups.number > 1:
         kernels = kernels.copy()

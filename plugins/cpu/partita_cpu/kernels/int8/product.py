@@ -100,6 +100,7 @@ class Result:
         factors: More of them.
         bias: int32 for levels, float32 for floats.
         zero: Of the levels.
+        positive: Whether floats below 0 become 0.
     """
 
     kind: Kind
@@ -108,6 +109,7 @@ class Result:
     factors: Operand
     bias: Operand
     zero: Operand
+    positive: bool = False
 
 
 def signed(weights: Array) -> Array:
@@ -303,7 +305,8 @@ def byte_table(
     equal = x_zero and result.factors.size == columns
     plain = equal and not operands.needs_row_totals
     head = (terms, columns, width // QUAD, operands.shift, column_shift, result.kind)
-    table = (*head, limits.min, limits.max, steps, plain, block_steps(b))
+    least = 0 if result.positive else limits.min
+    table = (*head, least, limits.max, steps, plain, block_steps(b))
     return np.array(table, np.int64), plain or (equal and w_zero)
 
 

@@ -248,11 +248,13 @@ class LevelConvInputs(FactorInputs):
     bias: Operand | None = None
 
 
-def floats_of(b: Builder, inputs: LevelConvInputs) -> tuple[ByteOperands, Result]:
-    """What a LevelConv multiplies, and sums as floats."""
+def floats_of(b: Builder, node: Node, inputs: LevelConvInputs) -> tuple[ByteOperands, Result]:
+    """What a LevelConv multiplies, and sums as floats, 0 at least where a Relu was fused."""
     none = b.constant(np.zeros(1, np.int32))
     terms = b.zeros(inputs.w.shape[0], np.float32) if inputs.bias is None else inputs.bias
-    result = Result(Kind.FLOATS, np.float32, inputs.x_scale, inputs.w_scale, terms, none)
+    positive = bool(node.attrs.get("relu", 0))
+    scales = inputs.x_scale, inputs.w_scale
+    result = Result(Kind.FLOATS, np.float32, *scales, terms, none, positive)
     return inputs.operands, result
 
 
@@ -260,7 +262,7 @@ def floats_of(b: Builder, inputs: LevelConvInputs) -> tuple[ByteOperands, Result
 @with_inputs(LevelConvInputs)
 def level_conv(b: Builder, node: Node, inputs: LevelConvInputs) -> Operand:
     """The convolution of quantized tensors, of one group, in float32."""
-    return emit_byte_convolution(b, node, *floats_of(b, inputs))
+    return emit_byte_convolution(b, node, *floats_of(b, node, inputs))
 
 
 _GEMM = {0: BYTES, 1: F32, 2: BYTES, 3: BYTES, 4: F32, 5: BYTES, 7: F32, 8: BYTES}

@@ -101,7 +101,7 @@ def convolution(b: Builder, node: Node, inputs: QuantizedConvInputs) -> Operand:
 @with_inputs(LevelConvInputs)
 def level_convolution(b: Builder, node: Node, inputs: LevelConvInputs) -> Operand:
     """The convolution of quantized images, in float32."""
-    return emit_windows(b, node, *floats_of(b, inputs))
+    return emit_windows(b, node, *floats_of(b, node, inputs))
 
 
 @kernel("MaxPoolOfBytes", domain=DOMAIN, dtypes=BYTES)

@@ -46,7 +46,8 @@ def test_batches_within_their_memory(level, size, one, kind, signed, threads, pa
     dtype = {Kind.SUMS: np.int32, Kind.FLOATS: np.float32, Kind.LEVELS: np.uint8}[kind]
     bias = rng.standard_normal(n).astype(np.float32 if kind is Kind.FLOATS else np.int32)
     y = guarded.array(np.full((count, m, n), 7, dtype))
-    table = [k, n, width // QUAD, 0, -shift, kind, 0, 255, steps, 0, 2]
+    least = -1 if kind is Kind.FLOATS else 0  # floats have no least one
+    table = [k, n, width // QUAD, 0, -shift, kind, least, 255, steps, 0, 2]
     for tid in range(threads):
         multiply_byte_batches(
             guarded.array(x).reshape(-1),
