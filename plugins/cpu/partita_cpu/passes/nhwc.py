@@ -39,7 +39,6 @@ CHANNELS_LAST = MemoryLayout((0, 2, 3, 1), SINGLE)
 """How images lie in memory inside of programs."""
 
 _LEVEL_STEPS = ("QuantizeLinear", "DequantizeLinear")
-
 _REDUCTIONS = ("ReduceL1", "ReduceL2", "ReduceMax", "ReduceMin", "ReduceSum", "ReduceSumSquare")
 
 _MOVED_CHANNELS = 8

@@ -36,7 +36,6 @@ from partita_cpu.jit.intrinsics.address_call import (
     call_dots,
     call_finish_bytes,
     call_plain,
-    call_runs,
 )
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
@@ -48,7 +47,6 @@ from partita_cpu.kernels.int8.line_table import (
     CACHE_LINE,
     CHANNELS,
     COLUMNS,
-    COPY,
     DILATION,
     DOWN,
     GROUP_CHANNELS,
@@ -56,7 +54,6 @@ from partita_cpu.kernels.int8.line_table import (
     HEIGHT,
     HIGH,
     KIND,
-    LEFT,
     LOW,
     OUT_HEIGHT,
     OUT_WIDTH,
@@ -66,9 +63,9 @@ from partita_cpu.kernels.int8.line_table import (
     STRIDE_ACROSS,
     STRIDE_DOWN,
     THREAD_BYTES,
-    TOP,
     WIDTH,
     ChannelGroups,
+    lay_lines,
     line_table,
 )
 from partita_cpu.kernels.int8.product import (
@@ -179,59 +176,6 @@ def convolve_lines(
         line += count
     if on_tiles:
         call_plain(kernels[RELEASE], (0,))
-
-
-@loop
-def lay_lines(
-    x: Any, blank: Any, band: Any, p: Any, image: int, first: int, count: int, group: int
-) -> None:
-    """The lines under some output lines, as uint8, with padding; channels of one group.
-
-    Args:
-        x: The image, flat.
-        blank: What padding is, as uint8.
-        band: Gets the lines.
-        p: The table.
-        image: The image's number.
-        first: The first output line.
-        count: How many.
-        group: The group of channels.
-    """
-    channels, flipped = p[GROUP_CHANNELS], np.uint8(p[SHIFT])  # 128 turns the highest bit over
-    pitch, before = p[PITCH], p[LEFT] * channels
-    run = min(p[WIDTH] * channels, pitch - before)  # no window may cover the last columns
-    for i in range((count - 1) * p[STRIDE_DOWN] + (p[DOWN] - 1) * p[DILATION] + 1):
-        target = band[i * pitch : (i + 1) * pitch]
-        at = first * p[STRIDE_DOWN] + i - p[TOP]
-        if at < 0 or at >= p[HEIGHT]:
-            target[:] = blank
-            continue
-        start = (image * p[HEIGHT] + at) * p[WIDTH] * p[CHANNELS] + group * channels
-        inside = target[before : before + run]
-        target[:before] = blank
-        if channels == p[CHANNELS]:
-            source = x[start : start + run]
-            for k in range(inside.size):
-                inside[k] = np.uint8(source[k]) ^ flipped
-        else:
-            _copy_group(x, start, inside, p)
-        target[before + run :] = blank
-
-
-@loop
-def _copy_group(x: Any, start: int, target: Any, p: Any) -> None:
-    """The channels of one group of neighbouring pixels, as uint8."""
-    channels, pitch, flipped = p[GROUP_CHANNELS], p[CHANNELS], np.uint8(p[SHIFT])
-    pixels = target.size // channels
-    if p[COPY]:
-        places = address(x) + start, pitch, address(target), channels
-        call_runs(p[COPY], (*places, pixels, channels, p[SHIFT]))
-        return
-    for pixel in range(pixels):
-        source = x[start + pixel * pitch : start + pixel * pitch + channels]
-        copied = target[pixel * channels : (pixel + 1) * channels]
-        for k in range(copied.size):
-            copied[k] = np.uint8(source[k]) ^ flipped
 
 
 @loop(inline=True)

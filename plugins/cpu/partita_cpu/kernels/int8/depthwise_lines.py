@@ -19,7 +19,7 @@ from partita_cpu.gemm.tile_kernels import quad_window_kernels
 from partita_cpu.jit.intrinsics.address_call import address, call_depthwise_quads
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
-from partita_cpu.kernels.int8.convolution_lines import has_runs, lay_lines
+from partita_cpu.kernels.int8.convolution_lines import has_runs
 from partita_cpu.kernels.int8.line_table import (
     ACROSS,
     BAND,
@@ -38,6 +38,7 @@ from partita_cpu.kernels.int8.line_table import (
     THREAD_BYTES,
     WIDTH,
     ChannelGroups,
+    lay_lines,
     line_table,
 )
 from partita_cpu.kernels.int8.product import ByteOperands

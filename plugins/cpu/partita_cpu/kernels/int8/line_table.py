@@ -1,4 +1,7 @@
-"""The table of `convolution_lines`: sizes of image, window and threads' shares."""
+"""Lines of an image that byte convolutions read: their copy with padding, and the table for it.
+
+The table has sizes of image and window, and shares of threads.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,9 @@ from partita.lowering.geometry.windows import Window
 from partita.lowering.shapes.symbolic_size import integers
 from partita_cpu.gemm.precision_policy import PrecisionPolicy
 from partita_cpu.gemm.shares import shares_across
+from partita_cpu.jit.intrinsics.address_call import address, call_runs
 from partita_cpu.jit.llvm_kernel import addresses
+from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.kernels.int8.byte_tiles import CHUNK, Kind
 from partita_cpu.kernels.linalg.register_tiles import PANEL, QUAD
 
@@ -116,3 +121,56 @@ def line_table(
     rest = (pitch, band, shares, 0 if as_it_lies else laid, block)
     ends_of_group = (channels, groups.outputs, addresses(policy.level).get("copy_runs", 0))
     return integers((*sizes, stride, step, dilation, *ends, *rest, *ends_of_group))
+
+
+@loop
+def lay_lines(
+    x: Any, blank: Any, band: Any, p: Any, image: int, first: int, count: int, group: int
+) -> None:
+    """The lines under some output lines, as uint8, with padding; channels of one group.
+
+    Args:
+        x: The image, flat.
+        blank: What padding is, as uint8.
+        band: Gets the lines.
+        p: The table.
+        image: The image's number.
+        first: The first output line.
+        count: How many.
+        group: The group of channels.
+    """
+    channels, flipped = p[GROUP_CHANNELS], np.uint8(p[SHIFT])  # 128 turns the highest bit over
+    pitch, before = p[PITCH], p[LEFT] * channels
+    run = min(p[WIDTH] * channels, pitch - before)  # no window may cover the last columns
+    for i in range((count - 1) * p[STRIDE_DOWN] + (p[DOWN] - 1) * p[DILATION] + 1):
+        target = band[i * pitch : (i + 1) * pitch]
+        at = first * p[STRIDE_DOWN] + i - p[TOP]
+        if at < 0 or at >= p[HEIGHT]:
+            target[:] = blank
+            continue
+        start = (image * p[HEIGHT] + at) * p[WIDTH] * p[CHANNELS] + group * channels
+        inside = target[before : before + run]
+        target[:before] = blank
+        if channels == p[CHANNELS]:
+            source = x[start : start + run]
+            for k in range(inside.size):
+                inside[k] = np.uint8(source[k]) ^ flipped
+        else:
+            _copy_group(x, start, inside, p)
+        target[before + run :] = blank
+
+
+@loop
+def _copy_group(x: Any, start: int, target: Any, p: Any) -> None:
+    """The channels of one group of neighbouring pixels, as uint8."""
+    channels, pitch, flipped = p[GROUP_CHANNELS], p[CHANNELS], np.uint8(p[SHIFT])
+    pixels = target.size // channels
+    if p[COPY]:
+        places = address(x) + start, pitch, address(target), channels
+        call_runs(p[COPY], (*places, pixels, channels, p[SHIFT]))
+        return
+    for pixel in range(pixels):
+        source = x[start + pixel * pitch : start + pixel * pitch + channels]
+        copied = target[pixel * channels : (pixel + 1) * channels]
+        for k in range(copied.size):
+            copied[k] = np.uint8(source[k]) ^ flipped
