@@ -98,8 +98,8 @@ def test_indices_of_one_hot_have_a_dimension(device, shape):
 @pytest.mark.parametrize(
     ("op_type", "x", "others", "attributes", "words"),
     [
-        ("Flatten", np.ones((2, 3)), (), {"axis": 3}, "axis 3 is no place"),
-        ("Flatten", np.ones((2, 3)), (), {"axis": -3}, "axis -3 is no place"),
+        ("Flatten", np.ones((2, 3)), (), {"axis": 3}, "axis 3 is out of range"),
+        ("Flatten", np.ones((2, 3)), (), {"axis": -3}, "axis -3 is out of range"),
         ("Tile", np.ones((2, 3)), (np.array([2]),), {}, "repeats is to be of shape"),
         ("Trilu", np.ones(3), (), {}, "to have 2 dimensions or more"),
     ],

@@ -193,7 +193,7 @@ def test_arrays_of_sizes_are_computed_element_by_element():
 
 def test_a_size_is_no_key():
     """What others find under the number would be right for this size alone."""
-    with pytest.raises(TypeError, match="no key"):
+    with pytest.raises(TypeError, match="not a key"):
         {Recording().size(4): 1}
 
 

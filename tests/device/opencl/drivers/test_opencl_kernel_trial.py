@@ -421,9 +421,16 @@ def test_families_that_sum_by_fma_have_forms():
     cl = Path(kernel_trial.__file__).parents[1] / "cl"
     using = {file.stem for file in cl.glob("*.cl") if "fma(" in file.read_text()}
     assert using == {
-        *("cache_attention", "conv_depthwise", "conv_transpose", "driver_trial", "lrn"),
+        *(
+            "attention_tiles",
+            "cache_attention",
+            "conv_depthwise",
+            "conv_transpose",
+            "driver_trial",
+            "lrn",
+        ),
         *("normalize", "prelude", "recurrent", "roi_align"),
-        *("block_product", "block_run", "block_tiles", "tile_sums", "window_last"),
+        *("block_product", "block_rows", "block_run", "block_tiles", "tile_sums", "window_last"),
         *("mixture_rows", "mixture_tiles", "product_lanes", "product_tile", "product_vector"),
     }
 
