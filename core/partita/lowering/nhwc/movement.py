@@ -99,12 +99,15 @@ class MovedChannelsLast(ChannelsLast):
 
     def _leads_to_readers(self, image: Value) -> bool:
         """Whether an image is read by what wants it with channels last, resized or joined first."""
-        for reader in self.uses.get(image, []):
-            if reader.op_type in IMAGE_READERS:
-                return True
-            made = reader.result if reader.kind in _BETWEEN else None
-            if made is not None and self.is_image(made) and self._leads_to_readers(made):
-                return True
+        images, seen = [image], {image}
+        while images:
+            for reader in self.uses.get(images.pop(), []):
+                if reader.op_type in IMAGE_READERS:
+                    return True
+                made = reader.result if reader.kind in _BETWEEN else None
+                if made is not None and made not in seen and self.is_image(made):
+                    seen.add(made)
+                    images.append(made)
         return False
 
     def _rows_of_pixels(self, node: Node) -> bool:

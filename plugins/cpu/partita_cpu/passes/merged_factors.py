@@ -19,6 +19,9 @@ from partita.lowering.nhwc.conversion import SINGLE, Shapes
 _SMALLER = 4
 """How many times as many elements a tensor has as what it is multiplied by, at least."""
 
+_DEEP = 16
+"""Nodes one behind another that are looked at: sums of hundreds of tensors are chains as long."""
+
 _CONVOLUTIONS = ("Conv", "partita::Conv")
 
 
@@ -77,11 +80,16 @@ class _Merging:
         ]
         return self.shapes
 
-    def _form(self, value: Value, readers: Sequence[Node]) -> _Form:
+    def _form(self, value: Value, readers: Sequence[Node], deep: int = 0) -> _Form:
         """A value by what it is computed of, as far as nodes inside alone read what is between."""
         node = self.makers.get(value)
         plain = _Form(value)
-        if node is None or node.kind not in ("Add", "Mul") or len(node.inputs) != 2:
+        if (
+            deep == _DEEP
+            or node is None
+            or node.kind not in ("Add", "Mul")
+            or len(node.inputs) != 2
+        ):
             return plain
         inside = value not in self.outputs and self.uses.get(value, []) == list(readers)
         shape = self._shape(value)
@@ -89,11 +97,11 @@ class _Merging:
             return plain
         whole = [v for v in node.inputs if v is not None and self._shape(v) == shape]
         if len(whole) == 2 and node.kind == "Add":
-            return self._sum(node, plain)
+            return self._sum(node, plain, deep)
         small = [v for v in node.inputs if v is not None and v not in whole]
         if len(whole) != 1 or not self._is_small(small[0], shape):
             return plain
-        form, other = self._form(whole[0], (node,)), small[0]
+        form, other = self._form(whole[0], (node,), deep + 1), small[0]
         nodes = (*form.nodes, node)
         if node.kind == "Add":
             return form._replace(summand=self._add(form.summand, other), nodes=nodes)
@@ -101,10 +109,10 @@ class _Merging:
         factor = other if form.factor is None else self._multiply(form.factor, other)
         return _Form(form.source, factor, summand, nodes)
 
-    def _sum(self, node: Node, plain: _Form) -> _Form:
+    def _sum(self, node: Node, plain: _Form, deep: int) -> _Form:
         """Of two forms of one source."""
         before = len(self.small)
-        first, second = (self._form(v, (node,)) for v in node.inputs if v is not None)
+        first, second = (self._form(v, (node,), deep + 1) for v in node.inputs if v is not None)
         if first.source is not second.source or not (first.nodes or second.nodes):
             del self.small[before:]
             return plain

@@ -89,3 +89,12 @@ def test_random_chains(steps, behind, seed):
     if behind:
         y = net.conv(y, 16, 24, 3, pads=[int(behind == "padded")] * 4)
     check(net, *dict.fromkeys([y, *outputs]), tolerance=1e-5)
+
+
+def test_long_sums():
+    """No step of a walk stands for each of hundreds of tensors that are added up."""
+    net = Net(1, 8, 5, 5)
+    y, other = (net.conv("x", 8, 8, 1) for _ in range(2))
+    for _ in range(400):
+        y = net.add("Add", y, other)
+    check(net, net.conv(y, 8, 8, 1))
