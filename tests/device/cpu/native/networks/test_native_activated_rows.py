@@ -56,7 +56,7 @@ def test_layers_of_an_encoder(kind, images, level):
     x = net.conv("x", 32, 32, 1) if images else net.add("Conv", "x", net.const(32, 32, 3))
     y = net.layer(x, 32, 48, activate, images=images)
     z = net.layer(y, 48, 32, activate, images=images)
-    check(net, z)
+    check(net, z, tolerance=4e-5 if level == "amx" else 4e-6)  # long sums are three of bfloat16
     # One each for what comes in and goes out.
     assert len(transpositions(net, z)) <= 2
 
