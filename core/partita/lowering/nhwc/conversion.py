@@ -388,14 +388,19 @@ class ChannelsLast:
             return False
         return self.follow(node)
 
-    def _mean(self, node: Node) -> bool:
-        """The mean over all pixels, where the result is an image again."""
+    def reduces_pixels(self, node: Node) -> bool:
+        """Whether a reduction is over all pixels of an image with channels last, and leaves one."""
         axes, given, x = node.attrs.get("axes"), node.input(1), node.inputs[0]
         if given is not None and given.const is not None:
             axes = given.const.reshape(-1).tolist()
         if axes is None or sorted(axis + 4 if axis < 0 else axis for axis in axes) != [2, 3]:
             return False
-        if x is None or not self.is_last(x) or not node.attrs.get("keepdims", 1):
+        return x is not None and self.is_last(x) and bool(node.attrs.get("keepdims", 1))
+
+    def _mean(self, node: Node) -> bool:
+        """The mean over all pixels, where the result is an image again."""
+        x = node.inputs[0]
+        if x is None or not self.reduces_pixels(node):
             return False
         self.replace(node, [self.bring(x, node)], "GlobalAveragePool", DOMAIN)
         return True

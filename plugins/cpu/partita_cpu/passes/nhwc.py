@@ -436,17 +436,8 @@ class _Walk(MovedChannelsLast):
 
     def _over_pixels(self, node: Node) -> bool:
         """Reductions over all pixels, whose results are images of one pixel."""
-        x, given, axes = node.inputs[0], node.input(1), node.attrs.get("axes")
-        if (
-            x is None
-            or not self.is_last(x)
-            or x.dtype in BYTES
-            or not node.attrs.get("keepdims", 1)
-        ):
-            return False
-        if given is not None:
-            axes = None if given.const is None else given.const.reshape(-1).tolist()
-        if axes is None or sorted(axis % 4 for axis in axes) != [2, 3]:
+        x, given = node.inputs[0], node.input(1)
+        if x is None or x.dtype in BYTES or not self.reduces_pixels(node):
             return False
         inputs: list[Value | None] = [self.bring(x, node)]
         attrs = dict(node.attrs)

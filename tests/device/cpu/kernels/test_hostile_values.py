@@ -259,13 +259,14 @@ def test_an_element_of_a_scalar(core):
         run_one(core, "Gather", feeds)
 
 
+@pytest.mark.parametrize("kind", ["ReduceMean", "ReduceMax", "ReduceL2"])
 @pytest.mark.parametrize("axes", [(6, 7), (2, 7), (-6, -5)])
-def test_a_mean_along_axes_that_an_image_has_not(core, axes):
-    """Behind a convolution they were taken for its pixels, whose mean came back."""
+def test_a_reduction_along_axes_that_an_image_has_not(core, axes, kind):
+    """Behind a convolution they were taken for its pixels, whose reduction came back."""
     weights = np.ones((8, 8, 3, 3), np.float32)
     nodes = [
         node("Conv", ["x", "w"], "c", pads=[1] * 4),
-        node("ReduceMean", ["c"], "y", axes=list(axes)),
+        node(kind, ["c"], "y", axes=list(axes)),
     ]
     model = model_of(nodes, [value("x", (1, 8, 12, 12))], ["y"], [weight("w", weights)], opset=17)
     with pytest.raises(PartitaError, match=rf"has axis {axes[0] if axes[0] != 2 else 7}"):
