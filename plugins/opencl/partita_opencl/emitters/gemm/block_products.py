@@ -45,7 +45,7 @@ _SOME_ROWS = (8, 16, 32)
 """Rows that a kernel for weights in tiles computes at most; products of more unpack these, too."""
 
 _WARPS = 8
-"""Warps of such a group."""
+"""Warps of a group of that kernel."""
 
 _ITEMS = 256
 """Items of a group."""

@@ -22,7 +22,7 @@ MOST_ELEMENTS = 128
 _KEYS = 64
 """Keys at a time."""
 
-_ROWS = 16
+ROWS = 16
 """Rows of a warp."""
 
 _MOST_WARPS = 4
@@ -68,12 +68,12 @@ def attention(
     if not out.size:
         return out
     warps = settled(evaluated(_warps, rows))
-    blocks = batch * heads * -(-rows // (warps * _ROWS))
+    blocks = batch * heads * -(-rows // (warps * ROWS))
     on_units = k.tuning.limits.is_nvidia
     sizes = k.tuning.groups(blocks, warps * 32)
-    filled = math.ceil(elements / 16) * 16
+    options = head_options(elements)
     # The keys of a short sequence fit at once, with the scores of small heads in registers.
-    block = 2 * _KEYS if _KEYS < keys <= 2 * _KEYS and filled <= 64 else _KEYS
+    block = 2 * _KEYS if _KEYS < keys <= 2 * _KEYS and options["HD"] <= 64 else _KEYS
     cleared = bool(node.attrs.get("nan_is_zero", 0))
     flags = {"MASK": mask is not None, "ONE_BLOCK": keys <= block, "NAN_IS_ZERO": cleared}
     k.launch(
@@ -92,8 +92,7 @@ def attention(
         *(ints(*place.steps) for place in (*places, _whole(out, first))),
         _mask_steps(node, mask, (batch, heads, rows, keys)),
         f32(node.attrs["scale"]),
-        HD=filled,
-        CHUNKS=1 << (filled // UNIT - 1).bit_length(),
+        **options,
         WARPS=warps,
         BLOCK=block,
         **{name: None for name, on in flags.items() if on},
@@ -101,8 +100,14 @@ def attention(
     return out
 
 
+def head_options(elements: int) -> dict[str, int]:
+    """Macros of ``attention_tiles.cl`` for heads of so many elements."""
+    filled = math.ceil(elements / 16) * 16
+    return {"HD": filled, "CHUNKS": 1 << (filled // UNIT - 1).bit_length()}
+
+
 def _warps(rows: int) -> int:
-    return min(_MOST_WARPS, 1 << (math.ceil(rows / _ROWS) - 1).bit_length())
+    return min(_MOST_WARPS, 1 << (math.ceil(rows / ROWS) - 1).bit_length())
 
 
 def _places(node: Node, *tensors: Operand) -> Sequence[Place]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from partita.lowering import Node, Operand
 from partita.lowering.shapes.symbolic_size import evaluated, settled
-from partita_opencl.emitters.heads.attention import MOST_ELEMENTS
+from partita_opencl.emitters.heads.attention import MOST_ELEMENTS, ROWS, head_options
 from partita_opencl.emitters.heads.cache_operands import (
     Inputs,
     Sizes,
@@ -23,14 +23,11 @@ from partita_opencl.launches.emitter_kit import Kit, f32, i32, ints, is_half
 from partita_opencl.launches.steps import FAULT
 from partita_opencl.passes.nhwc import UNIT
 
-_ROWS = 16
-"""Queries of a warp."""
-
 _WARPS = 4
 """Warps of a group."""
 
 _TALL = 2
-"""How many times so many a warp has where there are groups enough: they share what it loads."""
+"""How many times `ROWS` a warp has where there are groups enough: they share what it loads."""
 
 _BLOCK, _SHORT_BLOCK, _LONG_HEAD = 64, 32, 64
 """Keys at a time, and how many where heads have more elements than so many."""
@@ -64,22 +61,17 @@ def by_matrix_units(
         return False
     if not is_half(inputs.query.dtype) or sizes.size % UNIT or sizes.size > MOST_ELEMENTS:
         return False
-    heads, rows, units = (
-        sizes.batch * sizes.heads,
-        sizes.tokens * sizes.group,
-        tuning.limits.compute_units,
-    )
-    groups = heads * math.ceil(rows / (_WARPS * _ROWS))
-    if rows < _ROWS or 4 * groups < units:
+    heads, rows = sizes.batch * sizes.heads, sizes.tokens * sizes.group
+    units = tuning.limits.compute_units
+    groups = heads * math.ceil(rows / (_WARPS * ROWS))
+    if rows < ROWS or 4 * groups < units:
         return False
-    filled = math.ceil(sizes.size / 16) * 16
-    tall = settled(evaluated(_tall, heads, rows, units)) if filled <= _LONG_HEAD else 1
-    groups = heads * math.ceil(rows / (_WARPS * _ROWS * tall))
-    options = token_options(k, node, sizes, inputs) | score_options(node, sizes, inputs) | flags
+    long = sizes.size > _LONG_HEAD
+    tall = 1 if long else settled(evaluated(_tall, heads, rows, units))
+    groups = heads * math.ceil(rows / (_WARPS * ROWS * tall))
     if not is_half(present[0].dtype):
-        present = _halves(k, sizes, inputs, present, options)
-        options = {name: n for name, n in options.items() if name != "CACHE_CODES"}
-        options["CACHE_HALF"] = None
+        present = _halves(k, node, sizes, inputs, present, **flags)
+        inputs = inputs._replace(past_key=present[0], past_value=present[1])
     steps, starts = sizes.steps()
     k.launch(
         "cache_prompt.cl",
@@ -99,33 +91,43 @@ def by_matrix_units(
         ints(*bias_steps(sizes, inputs.bias)),
         f32(scale_of(node, sizes)),
         i32(len(k.builder.ops)),
-        **options,
-        HD=filled,
-        CHUNKS=1 << (filled // UNIT - 1).bit_length(),
+        **token_options(k, node, sizes, inputs),
+        **score_options(node, sizes, inputs),
+        **flags,
+        **head_options(sizes.size),
         WARPS=_WARPS,
         TALL=tall,
-        BLOCK=_SHORT_BLOCK if filled > _LONG_HEAD else _BLOCK,
+        BLOCK=_SHORT_BLOCK if long else _BLOCK,
     )
     return True
 
 
 def _tall(heads: int, rows: int, units: int) -> int:
     """How many times 16 rows a warp has."""
-    groups = heads * math.ceil(rows / (_WARPS * _ROWS * _TALL))
+    groups = heads * math.ceil(rows / (_WARPS * ROWS * _TALL))
     return _TALL if groups >= 2 * units else 1
 
 
 def _halves(
     k: Kit,
+    node: Node,
     sizes: Sizes,
     inputs: Inputs,
     present: tuple[Operand, ...],
-    options: dict[str, str | int | None],
+    **flags: int | None,
 ) -> tuple[Operand, ...]:
-    """Keys and values as halves, in memory that is free once the attention is computed."""
+    """Keys and values as halves, in memory that is free once the attention is computed.
+
+    Args:
+        k: As for :func:`by_matrix_units`; so are the others.
+        node: The operation.
+        sizes: Its sizes.
+        inputs: Its inputs.
+        present: Keys and values of another type.
+        flags: Options of the kernel.
+    """
     shape = (sizes.batch, sizes.heads, sizes.places, sizes.size)
     halves = tuple(k.empty(shape, np.float16) for _ in present)
-    names = ("SIZE", "HEADS", "ROTATED", "CACHE_CODES", "TOLD_BY_LENGTHS")
     k.launch(
         "cache_halves.cl",
         "cache_halves",
@@ -140,6 +142,8 @@ def _halves(
         i32(sizes.places),
         turns(inputs),
         i32(len(k.builder.ops)),
-        **{name: options[name] for name in names if name in options},
+        **token_options(k, node, sizes, inputs),
+        **flags,
+        HEADS=sizes.heads,
     )
     return halves
