@@ -57,9 +57,9 @@ from partita_cpu.kernels.movement.expected_sizes import emit_expected
 from partita_cpu.kernels.movement.strided_copy import copied
 from partita_cpu.kernels.operator_table import TABLE, emitter_for
 from partita_cpu.passes.activated_rows import activate_rows
+from partita_cpu.passes.as_images.conv1d_as_conv2d import Sequences
+from partita_cpu.passes.as_images.conv3d_as_conv2d import Volumes
 from partita_cpu.passes.attention_in_place import attend_in_place
-from partita_cpu.passes.conv1d_as_conv2d import Sequences
-from partita_cpu.passes.conv3d_as_conv2d import Volumes
 from partita_cpu.passes.early_rows import take_rows_early
 from partita_cpu.passes.gated_activations import join_gates
 from partita_cpu.passes.indexed_rows import index_rows

@@ -22,7 +22,7 @@ from partita.lowering.geometry.windows import (
 from partita.lowering.shapes.symbolic_size import evaluated, settled
 from partita_cpu.kernels.nhwc.placement import SLICES
 from partita_cpu.kernels.nhwc.transposed_blocks import touches
-from partita_cpu.passes.lifting import Lifting, constant_weights
+from partita_cpu.passes.as_images.lifting import Lifting, constant_weights
 
 _CONVOLUTIONS = ("Conv", "partita::Conv")
 _TRANSPOSED = ("ConvTranspose", "partita::ConvTranspose")

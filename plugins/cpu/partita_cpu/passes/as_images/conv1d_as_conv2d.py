@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from partita.lowering import Node, Value
-from partita_cpu.passes.lifting import Lifting, constant_weights
+from partita_cpu.passes.as_images.lifting import Lifting, constant_weights
 
 _CONVOLUTIONS = ("Conv", "partita::Conv", "ConvTranspose", "partita::ConvTranspose")
 _POOLS = ("MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool")

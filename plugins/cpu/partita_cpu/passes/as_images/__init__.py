@@ -1,0 +1,1 @@
+"""Passes that compute sequences and volumes as images, for which there are kernels."""
