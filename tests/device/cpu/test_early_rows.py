@@ -10,8 +10,8 @@ import pytest
 from onnx import numpy_helper, parser
 
 import partita
+from partita_cpu.passes import pipeline
 from partita_cpu.passes.early_rows import take_rows_early
-from partita_cpu.runtime import device_model
 
 RNG = np.random.default_rng(3)
 PART = """
@@ -45,7 +45,7 @@ def rows_of_products(monkeypatch, text, rows=7):
         seen.append([math.prod(known[node.result][:-1]) for node in products])
         return known
 
-    monkeypatch.setattr(device_model, "take_rows_early", taken)
+    monkeypatch.setattr(pipeline, "take_rows_early", taken)
     compiled = partita.Core().compile_model(model, "CPU", {"EXECUTION_MODE_HINT": "ACCURACY"})
     results = compiled({"x": x})
     for port, want in zip(model.graph.output, session.run(None, {"x": x}), strict=True):

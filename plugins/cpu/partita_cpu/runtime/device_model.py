@@ -6,7 +6,7 @@ import contextlib
 import copy
 import functools
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -34,15 +34,9 @@ from partita.lowering import (
     Program,
     Specializer,
     Target,
-    fold_quantized_weights,
-    fuse,
-    fuse_for_shapes,
-    fuse_levels,
     lower,
     made_ahead,
 )
-from partita.lowering.fusion import Shapes
-from partita.lowering.fusion.stored_weights import fold_and_fuse
 from partita.lowering.kernel_table import in_place_outputs
 from partita.lowering.memory_plan import ALIGNMENT
 from partita.properties import DeviceProperties
@@ -50,34 +44,16 @@ from partita.system.host_memory import give_back_freed
 from partita.system.memory_map import give_back_all
 from partita.tensors.layout import MemoryLayout
 from partita.tensors.layout_tensor import LaidOutTensor, stored_as
-from partita_cpu.gemm.precision_policy import PrecisionPolicy, choose
-from partita_cpu.gemm.product_steps import reads_stored, stored_elements
+from partita_cpu.gemm.precision_policy import choose
+from partita_cpu.gemm.product_steps import stored_elements
 from partita_cpu.jit.dispatch import available
 from partita_cpu.kernels.movement.expected_sizes import emit_expected
 from partita_cpu.kernels.movement.strided_copy import copied
 from partita_cpu.kernels.operator_table import TABLE, emitter_for
-from partita_cpu.passes.activated_rows import activate_rows
-from partita_cpu.passes.as_images.conv1d_as_conv2d import Sequences
-from partita_cpu.passes.as_images.conv3d_as_conv2d import Volumes
-from partita_cpu.passes.attention_in_place import attend_in_place
-from partita_cpu.passes.early_rows import take_rows_early
-from partita_cpu.passes.gated_activations import join_gates
-from partita_cpu.passes.indexed_rows import index_rows
-from partita_cpu.passes.inplace_concat import write_in_place
-from partita_cpu.passes.input_scale import fuse_input_scale
-from partita_cpu.passes.merged_factors import merge_factors
-from partita_cpu.passes.nhwc import REORDERS, channels_last, ports_to_lay_out, with_layouts
-from partita_cpu.passes.precision.half_activations import keep_halves
-from partita_cpu.passes.precision.rounded_matrices import round_matrices
-from partita_cpu.passes.precision.widened_convolutions import widen_convolutions
-from partita_cpu.passes.scaled_gates import scale_gates
-from partita_cpu.passes.separable_fusion import join_bottlenecks, join_separable
-from partita_cpu.passes.split_attention import add_images_apart
-from partita_cpu.passes.tiles.gated_products import join_gated_products
-from partita_cpu.passes.tiles.tiled_activations import keep_tiles
-from partita_cpu.passes.tiles.tiled_normalizations import normalize_to_tiles
+from partita_cpu.passes.nhwc import REORDERS, ports_to_lay_out, with_layouts
+from partita_cpu.passes.pipeline import prepare, refine
 from partita_cpu.properties import CpuProperties
-from partita_cpu.query import takes, verdict
+from partita_cpu.query import verdict
 from partita_cpu.runtime.bound_call import CpuBoundCall, ValueBoundCall, failure
 from partita_cpu.runtime.bound_program import Times
 from partita_cpu.runtime.call_layout import CallLayout
@@ -129,7 +105,7 @@ class CpuModel(DeviceModel):
         begin(policy, graph)
         target = Target(
             emitter_for,
-            refine=_refine_for(policy),
+            refine=functools.partial(refine, policy),
             options=policy,
             prepacked=Prepacked(state),
             most_kept_bytes=properties.SHAPE_CACHE_BYTES,
@@ -138,10 +114,7 @@ class CpuModel(DeviceModel):
             settle=policy.waiting.finish,
             expect=emit_expected,
         )
-        fold_quantized_weights(graph, target)
-        fuse_levels(graph, takes)
-        fold_and_fuse(graph, target, lambda: _fuse(graph), functools.partial(reads_stored, policy))
-        self._rounded = round_matrices(graph, policy) if policy.rounds_matrices else 0
+        self._rounded = prepare(graph, target, policy)
         self.specializer = Specializer(graph, target)
         self._in_place = in_place_outputs(graph, self.inputs, self.outputs, TABLE.in_place)
         self.laid_out: Mapping[Port, MemoryLayout] = {}
@@ -246,39 +219,6 @@ class CpuModel(DeviceModel):
                 for tokens in _TOKENS:
                     made_ahead(self.inputs, self.laid_out, make, tokens)
                     self.specializer.programs.clear()  # what is recorded makes them again
-
-
-def _fuse(graph: Graph) -> None:
-    """What is fused before shapes are known."""
-    widen_convolutions(graph)
-    fuse(graph, accepts=takes)
-
-
-def _refine_for(policy: PrecisionPolicy) -> Callable[[Graph, Shapes], None]:
-    """What is done to a graph when its shapes are known."""
-
-    def refine(graph: Graph, shapes: Shapes) -> None:
-        fuse_for_shapes(graph, shapes, takes)
-        shapes = index_rows(graph, take_rows_early(graph, shapes))
-        if policy.native:
-            attend_in_place(graph, shapes, policy)
-            shapes = add_images_apart(graph, shapes)
-            shapes = merge_factors(graph, activate_rows(graph, shapes))
-            shapes = Volumes(graph, Sequences(graph, shapes).run()).run()
-            channels_last(graph, shapes)
-            fuse_input_scale(graph)
-            scale_gates(graph)
-            keep_halves(graph, shapes, policy)
-            write_in_place(graph)
-            join_separable(graph)
-            join_bottlenecks(graph)
-            keep_tiles(graph, shapes, policy)
-        join_gates(graph, shapes)
-        if policy.native and policy.level.tiles:
-            join_gated_products(graph)
-            normalize_to_tiles(graph)
-
-    return refine
 
 
 def _arrange(program: Program) -> CallLayout:
