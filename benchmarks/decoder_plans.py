@@ -28,8 +28,8 @@ from partita_hetero.compile.placer import Placer
 from partita_hetero.cost.database import LinkCost
 from partita_hetero.cost.device_speed import DeviceSpeed
 from partita_hetero.cost.token_work import PLAIN, DecoderWork, WeightFormat
-from partita_hetero.partition import op_graph
 from partita_hetero.partition.decoder_layers import decoder_layers
+from partita_hetero.partition.op_graph import OpGraph
 from partita_hetero.placement.device_list import DeviceList
 from partita_hetero.properties import HeteroProperties
 from partita_hetero.tuning.decoders.decoder_chain import DecoderDevice, TokenRequest
@@ -72,9 +72,9 @@ def plan_one(size: str, args: argparse.Namespace) -> None:
 
 def streaming(model: Model, args: argparse.Namespace) -> tuple[float, float, float]:
     """Tokens from which weights on the move pay, and seconds of a chunk of a layer both ways."""
-    wiring = op_graph.build(model)
-    layer = decoder_layers(model, wiring)[1]
-    work = DecoderWork(model, wiring, CONTEXT)
+    op_graph = OpGraph.of(model)
+    layer = decoder_layers(model, op_graph)[1]
+    work = DecoderWork(model, op_graph, CONTEXT)
     host, other = speed(args.cpu), speed(args.gpu)
     upload = work.stored_bytes(layer.ops) / (args.link * 1e9)
 

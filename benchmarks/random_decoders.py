@@ -24,7 +24,7 @@ import partita
 from partita.frontends.reader import read_model
 from partita.model.variables import METADATA_KEY, Variable, to_metadata
 from partita_hetero.cost.token_work import DecoderWork, TokenWork
-from partita_hetero.partition import op_graph
+from partita_hetero.partition.op_graph import OpGraph
 
 Array = np.ndarray[Any, Any]
 Weights = Literal["q4", "q8", "f16", "f32"]
@@ -117,9 +117,9 @@ def work_of_a_token(model: partita.Model, context: int, past: int) -> TokenWork:
         context: Tokens that its cache holds.
         past: Tokens that are in it.
     """
-    wiring = op_graph.build(model)
-    live = [op for op, constant in enumerate(wiring.constant) if not constant]
-    return DecoderWork(model, wiring, context).work(live, 1, past)
+    op_graph = OpGraph.of(model)
+    live = [op for op, constant in enumerate(op_graph.constant) if not constant]
+    return DecoderWork(model, op_graph, context).work(live, 1, past)
 
 
 class _Builder:

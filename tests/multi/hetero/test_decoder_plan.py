@@ -20,7 +20,7 @@ from partita_hetero.cost.attention_probe import AttentionShape, AttentionSpeed, 
 from partita_hetero.cost.database import Database, LinkCost
 from partita_hetero.cost.device_speed import DeviceSpeed
 from partita_hetero.cost.token_work import PLAIN, TokenWork, WeightFormat
-from partita_hetero.partition import op_graph
+from partita_hetero.partition.op_graph import OpGraph
 from partita_hetero.placement import lock_file
 from partita_hetero.placement.device_list import DeviceList
 from partita_hetero.properties import HeteroProperties
@@ -590,7 +590,7 @@ def test_attention_counts_by_its_own_speed():
 
 def test_the_sizes_of_attention_are_those_of_the_model():
     model = decoder("tiny", "q4")
-    shape = AttentionShape.of(model, op_graph.build(model))
+    shape = AttentionShape.of(model, OpGraph.of(model))
     assert shape == AttentionShape(TINY.heads, TINY.kv_heads, TINY.head_size, 32)
 
 

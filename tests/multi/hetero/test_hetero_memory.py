@@ -11,7 +11,8 @@ from sampling import examples
 from partita.contract.query import ReasonCode
 from partita.errors import InfeasiblePlanError, PropertyError, UnsupportedOpError
 from partita.frontends.reader import read_model
-from partita_hetero.partition import op_graph, partitioner
+from partita_hetero.partition import partitioner
+from partita_hetero.partition.op_graph import OpGraph
 from partita_hetero.placement.by_priority import place
 from partita_hetero.placement.memory_limits import MemoryModel, enforce
 
@@ -249,17 +250,17 @@ def cases(draw):
     return proto, limits, draw(st.sampled_from(["LATENCY", "PARALLEL"]))
 
 
-def held(wiring, sizes, weights, placement, device):
+def held(op_graph, sizes, weights, placement, device):
     """Counts by hand: every submodel in turn, an operation at a time; what is live, and weights."""
-    parts = partitioner.partition(wiring.preds, wiring.succs, placement.device)
+    parts = partitioner.partition(op_graph.preds, op_graph.succs, placement.device)
     order = [(part.device, op) for part in parts for op in part.ops]
     step_of = {op: step for step, (_, op) in enumerate(order)}
     most = 0
     for step, _ in enumerate(order):
         live = 0
         for name, size in sizes.items():
-            source = wiring.producer.get(name)
-            uses = [step_of[op] for op in step_of if name in wiring.reads[op]]
+            source = op_graph.producer.get(name)
+            uses = [step_of[op] for op in step_of if name in op_graph.reads[op]]
             here = [s for s in uses if order[s][0] == device]
             made = source in step_of and order[step_of[source]][0] == device
             if not here and not made:
@@ -277,19 +278,19 @@ def held(wiring, sizes, weights, placement, device):
 def test_random_placements_keep_their_limits(case):
     proto, limits, objective = case
     model = read_model(proto)
-    wiring = op_graph.build(model)
-    sizes = dict.fromkeys(["x", *wiring.producer], 24)
-    counter = MemoryModel(wiring, sizes, lambda device: device == "B", objective)
+    op_graph = OpGraph.of(model)
+    sizes = dict.fromkeys(["x", *op_graph.producer], 24)
+    counter = MemoryModel(op_graph, sizes, lambda device: device == "B", objective)
     everything = core_with(FakeDevice("A")).query_model(model, "A")
 
     def placed_under(excluded):
-        return place(wiring, list("ABC"), {}, lambda d: everything, bool, excluded, False)
+        return place(op_graph, list("ABC"), {}, lambda d: everything, bool, excluded, False)
 
-    found = enforce(counter, limits, lambda op, device: False, wiring.names(), placed_under)
+    found = enforce(counter, limits, lambda op, device: False, op_graph.names(), placed_under)
     weights = counter.weights
     for device, limit in limits.items():
         mine = [op for op, home in enumerate(found.device) if home == device]
         if mine:
             assert counter.use(device, found.device).total <= limit
             if objective == "LATENCY":
-                assert held(wiring, sizes, weights, found, device) <= limit
+                assert held(op_graph, sizes, weights, found, device) <= limit

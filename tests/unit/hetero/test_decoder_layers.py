@@ -13,12 +13,12 @@ from partita import DecoderOptions
 from partita.errors import PlanError
 from partita.frontends.reader import read_model
 from partita_hetero.cost.token_work import DecoderWork, WeightFormat
-from partita_hetero.partition import op_graph
 from partita_hetero.partition.decoder_layers import (
     cache_inputs,
     decoder_layers,
     model_context,
 )
+from partita_hetero.partition.op_graph import OpGraph
 from tests.gguf_files import decoder_metadata, decoder_tensors, narrow_decoder_metadata, write_gguf
 
 TINY = SIZES["tiny"]
@@ -26,9 +26,9 @@ TINY = SIZES["tiny"]
 
 def layers_of(model):
     """Layer to the names of its operations."""
-    wiring = op_graph.build(model)
-    names = wiring.names()
-    return {one.name: [names[op] for op in one.ops] for one in decoder_layers(model, wiring)}
+    op_graph = OpGraph.of(model)
+    names = op_graph.names()
+    return {one.name: [names[op] for op in one.ops] for one in decoder_layers(model, op_graph)}
 
 
 @pytest.mark.parametrize("weights", ["q4", "f16"])
@@ -53,9 +53,9 @@ def test_every_operation_is_in_one_layer():
 
 def test_experts_are_told_apart():
     model = decoder("tiny-mixture", "q4")
-    wiring = op_graph.build(model)
-    for one in decoder_layers(model, wiring):
-        types = [wiring.nodes[op].op_type for op in one.experts]
+    op_graph = OpGraph.of(model)
+    for one in decoder_layers(model, op_graph):
+        types = [op_graph.nodes[op].op_type for op in one.experts]
         assert types == (["MoE"] if one.name.startswith("layer") else [])
 
 
@@ -173,8 +173,8 @@ def test_a_model_without_a_cache_has_no_layers():
 
 def work_of(size, weights, context=64):
     model = decoder(size, weights)
-    wiring = op_graph.build(model)
-    return DecoderWork(model, wiring, context), decoder_layers(model, wiring)
+    op_graph = OpGraph.of(model)
+    return DecoderWork(model, op_graph, context), decoder_layers(model, op_graph)
 
 
 @pytest.mark.parametrize(
@@ -239,15 +239,15 @@ def test_a_context_beyond_the_cache_of_the_model_is_refused():
     model = decoder("tiny", "q4", context=32)
     assert model_context(model) == 32
     with pytest.raises(PlanError, match=r"context of 33 tokens is asked for.*holds 32"):
-        DecoderWork(model, op_graph.build(model), 33)
+        DecoderWork(model, OpGraph.of(model), 33)
 
 
 def test_weights_are_not_made_for_planning():
     sizes = Architecture(2, 64, 160, 4, 2, 16, 1 << 40)  # a table that no machine could hold
     model = decoder(sizes, "q8")
-    wiring = op_graph.build(model)
-    work = DecoderWork(model, wiring, 64)
-    layers = decoder_layers(model, wiring)
+    op_graph = OpGraph.of(model)
+    work = DecoderWork(model, op_graph, 64)
+    layers = decoder_layers(model, op_graph)
     assert work.stored_bytes(layers[0].ops) == (1 << 40) * 64 * 9 / 8
 
 
@@ -256,14 +256,14 @@ def test_experts_of_a_gguf_file_are_read_by_the_share_of_tokens_that_choose_them
     path = tmp_path / "mixture.gguf"
     write_gguf(path, metadata, decoder_tensors(metadata, "Q8_0"))
     model = read_model(path, decoder=DecoderOptions(context=32))
-    wiring = op_graph.build(model)
-    work = DecoderWork(model, wiring, 32)
-    layers = decoder_layers(model, wiring)
+    op_graph = OpGraph.of(model)
+    work = DecoderWork(model, op_graph, 32)
+    layers = decoder_layers(model, op_graph)
     assert [len(one.experts) > 4 for one in layers] == [False, *[True] * (len(layers) - 2), False]
     layer = layers[1]
-    names = [wiring.names()[op] for op in layer.experts]
+    names = [op_graph.names()[op] for op in layer.experts]
     assert names[-5:] == [*(f"blk.0.experts.{n}" for n in range(4)), "blk.0.ffn_experts"]
-    types = {wiring.nodes[op].op_type for op in layer.experts[:-5]}
+    types = {op_graph.nodes[op].op_type for op in layer.experts[:-5]}
     choice = {"TopK", "Softmax", "ScatterElements", "ReduceMax", "Greater", "Split"}
     assert types == {*choice, "Shape", "ConstantOfShape"}
     hidden, wide = metadata["llama.embedding_length"], metadata["llama.feed_forward_length"]
@@ -281,10 +281,10 @@ def test_experts_of_a_gguf_file_are_read_by_the_share_of_tokens_that_choose_them
 def test_a_mixture_of_few_bits_reads_the_experts_of_a_token():
     width, experts = 64, 8
     model = read_model(growing_decoder(2, width, experts).SerializeToString())
-    wiring = op_graph.build(model)
-    work = DecoderWork(model, wiring, 32)
-    for layer in decoder_layers(model, wiring)[1:-1]:
-        assert [wiring.nodes[op].op_type for op in layer.experts] == ["QMoE"]
+    op_graph = OpGraph.of(model)
+    work = DecoderWork(model, op_graph, 32)
+    for layer in decoder_layers(model, op_graph)[1:-1]:
+        assert [op_graph.nodes[op].op_type for op in layer.experts] == ["QMoE"]
         done = work.work(layer.experts, 1, 0)
         kind = WeightFormat(4, 16)
         assert done.products == {kind: 2 * 2 * width * width}
@@ -304,7 +304,7 @@ def test_layers_of_a_gguf_file_and_its_head_of_one_row(tmp_path):
     for number in range(depth):
         assert f"blk.{number}.attn_q" in layers[f"layer {number}"]
         assert f"blk.{number}.ffn_down" in layers[f"layer {number}"]
-    wiring = op_graph.build(model)
-    work = DecoderWork(model, wiring, 32)
-    head = decoder_layers(model, wiring)[-1].ops
+    op_graph = OpGraph.of(model)
+    work = DecoderWork(model, op_graph, 32)
+    head = decoder_layers(model, op_graph)[-1].ops
     assert work.work(head, 16, 0).products == work.work(head, 1, 0).products

@@ -196,7 +196,7 @@ def test_what_no_longer_holds_is_said_precisely(model):
         "In the model alone: 1 operation, 'bias'.",
     ]
     assert found(lock_of(model, graph="0"), model) == [
-        "The operations have their names, but other types or another wiring."
+        "The operations have their names, but other types, or read other values."
     ]
     assert found(lock_of(model), model, {"CPU": "numba"}) == [
         "Device 'GPU.0', which has 2 operations in the lock, is not in the list."

@@ -265,7 +265,7 @@ def _measure(
         device,
         runs,
         why,
-        op_bytes(sized.wiring, sized.value_bytes),
+        op_bytes(sized.op_graph, sized.value_bytes),
         _elsewhere(hetero, sized) if elsewhere and hetero is not None else {},
         None if hetero is None else hetero.predicted,
         facts,

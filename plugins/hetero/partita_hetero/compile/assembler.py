@@ -45,7 +45,7 @@ class Placed:
 
 def assemble(
     model: Model,
-    wiring: OpGraph,
+    op_graph: OpGraph,
     placed: Placed,
     settlement: Settlement,
     compiler: SubmodelCompiler,
@@ -55,7 +55,7 @@ def assemble(
 
     Args:
         model: The whole model.
-        wiring: Its operations.
+        op_graph: Its operations.
         placed: Its submodels and where they come from.
         settlement: Their compiled models, with the layouts that they have agreed on.
         compiler: What compiled them; knows which memories devices share.
@@ -82,7 +82,7 @@ def assemble(
     explanation = Explanation(
         model.name,
         explanation_rows.rows(
-            wiring, placed.placement, submodels, placed.choice, placed.order, placed.answers
+            op_graph, placed.placement, submodels, placed.choice, placed.order, placed.answers
         ),
         [submodel.device for submodel in submodels],
         plan.boundaries,

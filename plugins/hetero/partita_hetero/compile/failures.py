@@ -14,12 +14,12 @@ Exclusions = Mapping[tuple[int, str], Reason]
 
 
 def exclude(
-    wiring: OpGraph, submodel: Submodel, code: ReasonCode, error: BaseException
+    op_graph: OpGraph, submodel: Submodel, code: ReasonCode, error: BaseException
 ) -> dict[tuple[int, str], Reason]:
     """The exclusions that keep a submodel's operations off its device.
 
     Args:
-        wiring: The model's operations.
+        op_graph: The model's operations.
         submodel: The submodel.
         code: When it failed.
         error: What its device raised.
@@ -32,16 +32,16 @@ def exclude(
     named = {
         (op, submodel.device): reason
         for op in submodel.ops
-        if (reason := refused.get(wiring.nodes[op].name or ""))
+        if (reason := refused.get(op_graph.nodes[op].name or ""))
     }
     return named or dict.fromkeys(
         ((op, submodel.device) for op in submodel.ops), Reason(code, in_words(error))
     )
 
 
-def exclude_device(wiring: OpGraph, device: str, reason: Reason) -> dict[tuple[int, str], Reason]:
+def exclude_device(op_graph: OpGraph, device: str, reason: Reason) -> dict[tuple[int, str], Reason]:
     """The exclusions that leave a device alone altogether."""
-    return {(op, device): reason for op in range(len(wiring.nodes))}
+    return {(op, device): reason for op in range(len(op_graph.nodes))}
 
 
 def not_compiled(submodel: Submodel, error: BaseException) -> CompileError:
@@ -53,16 +53,16 @@ def not_compiled(submodel: Submodel, error: BaseException) -> CompileError:
     )
 
 
-def remark(wiring: OpGraph, submodel: Submodel, what: str, error: BaseException) -> str:
+def remark(op_graph: OpGraph, submodel: Submodel, what: str, error: BaseException) -> str:
     """A sentence for the explanation's notes about a submodel that failed.
 
     Args:
-        wiring: The model's operations.
+        op_graph: The model's operations.
         submodel: The submodel.
         what: What happened, such as ``"failed to compile"``.
         error: What its device raised.
     """
-    first = wiring.nodes[submodel.ops[0]].name
+    first = op_graph.nodes[submodel.ops[0]].name
     return (
         f"{submodel.device} claimed {len(submodel.ops)} operations (from '{first}') and {what} "
         f"them: {in_words(error)}"

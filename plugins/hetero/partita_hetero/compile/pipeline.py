@@ -62,8 +62,8 @@ class Compilation:
         self.model = model
         self.devices = devices
         self.placer = Placer(model, devices, pins)
-        self.wiring = self.placer.wiring
-        self.compiler = SubmodelCompiler(model, self.wiring, devices)
+        self.op_graph = self.placer.op_graph
+        self.compiler = SubmodelCompiler(model, self.op_graph, devices)
         self.choices: Sequence[ChosenPlacement] = ()
         self.inexact: dict[tuple[int, str], Reason] | None = None
         self._tune = tune
@@ -160,13 +160,13 @@ class Compilation:
                 placement, submodels, choice, self.placer.answers, self.devices.names, remarks
             )
             executor = self.devices.properties.executor
-            return assemble(self.model, self.wiring, placed, settlement, self.compiler, executor)
+            return assemble(self.model, self.op_graph, placed, settlement, self.compiler, executor)
         for submodel, error in failures:
             if self.devices.properties.STRICT:
                 raise not_compiled(submodel, error) from error
-            remarks.append(remark(self.wiring, submodel, "failed to compile", error))
+            remarks.append(remark(self.op_graph, submodel, "failed to compile", error))
             _log.warning("%s. They go to the next device.", remarks[-1].rstrip("."))
-            excluded |= exclude(self.wiring, submodel, ReasonCode.COMPILE_FAILED, error)
+            excluded |= exclude(self.op_graph, submodel, ReasonCode.COMPILE_FAILED, error)
             if isinstance(error, OperandError):
                 self._model_fault = in_words(error)
         return None
@@ -263,7 +263,7 @@ class Compilation:
         _log.info("%s", assembly.explanation.summary())
         if self.devices.properties.HETERO_DUMP_GRAPH_DOT or graphviz.is_requested(os.environ):
             why = assembly.explanation
-            graphviz.write(Path.cwd(), self.model.name, self.wiring, assembly.submodels, why)
+            graphviz.write(Path.cwd(), self.model.name, self.op_graph, assembly.submodels, why)
         return assembly
 
 

@@ -12,8 +12,9 @@ from partita.errors import DeviceError, InfeasiblePlanError, PluginError
 from partita.model.model import Model
 from partita.tensors.tensor import HOST
 from partita_hetero.compile.failures import Exclusions
-from partita_hetero.partition import op_graph, partitioner
+from partita_hetero.partition import partitioner
 from partita_hetero.partition.decoder_layers import cache_inputs
+from partita_hetero.partition.op_graph import OpGraph
 from partita_hetero.partition.submodels import Submodel, submodels_of
 from partita_hetero.placement import by_priority, constraints, memory_limits
 from partita_hetero.placement.by_priority import Placement
@@ -35,7 +36,7 @@ class Placer:
     Attributes:
         model: The model.
         devices: The device list.
-        wiring: The model's operations.
+        op_graph: The model's operations.
         sizes: Bytes of its values, where they are known.
         constraints: What applications demand of the placement.
         pins: Operation to the device that it is wanted on.
@@ -55,15 +56,17 @@ class Placer:
     ) -> None:
         self.model = model
         self.devices = devices
-        self.wiring = op_graph.build(model)
+        self.op_graph = OpGraph.of(model)
         self.sizes = sizes_of(model, {})
         self.answers: dict[str, QueryResult] = {}
         if pins is None:
             marked = model.ops if heeds_affinities else []
             affinities = {op.name: op.affinity for op in marked if op.affinity}
-            self.constraints = constraints.gather(model, self.wiring, devices, self.ask, affinities)
+            self.constraints = constraints.gather(
+                model, self.op_graph, devices, self.ask, affinities
+            )
         else:
-            self.constraints = constraints.by_name(pins, self.wiring, devices)
+            self.constraints = constraints.by_name(pins, self.op_graph, devices)
         self.pins = {op: pin.device for op, pin in self.constraints.pins.items()}
         self.constraints.notes.extend(self._unknown_sizes())
 
@@ -106,7 +109,7 @@ class Placer:
         def place(full: Exclusions) -> Placement:
             every = {**full, **out}
             return by_priority.place(
-                graph=self.wiring,
+                graph=self.op_graph,
                 devices=names,
                 pins=pins,
                 query=self.ask,
@@ -127,7 +130,7 @@ class Placer:
             self._memory,
             limits,
             lambda op, device: op in pins and pins[op].hard and pins[op].device == device,
-            self.wiring.names(),
+            self.op_graph.names(),
             place,
         )
 
@@ -135,7 +138,7 @@ class Placer:
     def _memory(self) -> memory_limits.MemoryModel:
         """Counts what devices hold."""
         return memory_limits.MemoryModel(
-            self.wiring,
+            self.op_graph,
             self.sizes,
             lambda device: self.devices.core.device_info(device).memory == HOST,
             self.devices.properties.executor.objective,
@@ -166,12 +169,12 @@ class Placer:
             InfeasiblePlanError: Pinned operations break a limit.
             UnsupportedOpError: No device that takes an operation has room for it.
         """
-        answer = self.devices.query(self.model, self.wiring, self.constraints.pins)
+        answer = self.devices.query(self.model, self.op_graph, self.constraints.pins)
         if len(answer) < len(self.model.ops) or not self._limits(self.devices.names):
             return answer  # what nobody takes has no place
         placement = self.place({}, {})
         reasons = dict(answer.reasons)
-        for op, name in enumerate(self.wiring.names()):
+        for op, name in enumerate(self.op_graph.names()):
             device = placement.device[op]
             if device is not None and device != answer[name]:
                 answer[name] = device
@@ -184,12 +187,12 @@ class Placer:
     def submodels(self, placement: Placement) -> list[Submodel]:
         """The submodels of a placement."""
         subgraphs = partitioner.partition(
-            self.wiring.preds,
-            self.wiring.succs,
+            self.op_graph.preds,
+            self.op_graph.succs,
             placement.device,
             merge_islands=self.devices.properties.executor.one_at_a_time,
         )
-        submodels = submodels_of(self.wiring, subgraphs)
+        submodels = submodels_of(self.op_graph, subgraphs)
         if len(submodels) > 1:
             return submodels
         order = [port.name for port in self.model.inputs]
@@ -206,7 +209,7 @@ class Placer:
             InfeasiblePlanError: ``STRICT`` is set: nobody can promise that such limits are kept.
         """
         limited = {} if self._is_planned_decoder() else self.devices.memory_limits
-        unknown = memory_limits.uncounted(self.wiring, self.sizes) if limited else []
+        unknown = memory_limits.uncounted(self.op_graph, self.sizes) if limited else []
         if not unknown:
             return []
         note = (

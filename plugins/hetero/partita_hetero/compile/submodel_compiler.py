@@ -28,8 +28,8 @@ class SubmodelCompiler:
         states: Device to what its compiled submodels had exported, while a model is restored.
     """
 
-    def __init__(self, model: Model, wiring: OpGraph, devices: DeviceList) -> None:
-        self._model, self._wiring, self._devices = model, wiring, devices
+    def __init__(self, model: Model, op_graph: OpGraph, devices: DeviceList) -> None:
+        self._model, self._op_graph, self._devices = model, op_graph, devices
         self.compiled_before: dict[Any, DeviceModel] = {}
         self._memories: dict[str, str] = {}
         self.states: Mapping[str, Mapping[str, Any]] = {}
@@ -48,7 +48,7 @@ class SubmodelCompiler:
             for submodel in submodels
             if (submodel.key, counted) not in self.compiled_before
         ]
-        models = [cut_out(self._model, self._wiring, submodel) for submodel in waiting]
+        models = [cut_out(self._model, self._op_graph, submodel) for submodel in waiting]
 
         def compile_one(index: int) -> PartitaError | None:
             try:

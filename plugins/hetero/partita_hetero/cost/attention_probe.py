@@ -58,10 +58,10 @@ class AttentionShape:
         return f"{self.heads} heads on {self.kv_heads} of {self.size}, {self.bits} bits"
 
     @classmethod
-    def of(cls, model: Model, wiring: OpGraph) -> AttentionShape | None:
+    def of(cls, model: Model, op_graph: OpGraph) -> AttentionShape | None:
         """Those of a decoder's first ``GroupQueryAttention``; ``None`` if it has none."""
         ports = {port.name: port for port in model.inputs}
-        for node in wiring.nodes:
+        for node in op_graph.nodes:
             if node.op_type != "GroupQueryAttention" or node.inputs[3] is None:
                 continue
             port = ports.get(node.inputs[3].name or "")

@@ -60,7 +60,7 @@ class CostTable:
     """Costs of every group on every device that takes it.
 
     Args:
-        wiring: The model's operations.
+        op_graph: The model's operations.
         groups: The tasks.
         devices: In order of priority.
         refusals: For each group, device name to the reason why it is not taken.
@@ -73,7 +73,7 @@ class CostTable:
 
     def __init__(
         self,
-        wiring: OpGraph,
+        op_graph: OpGraph,
         groups: Sequence[Group],
         devices: Sequence[DeviceCosts],
         refusals: Sequence[dict[str, Reason]],
@@ -83,7 +83,7 @@ class CostTable:
         name: str = "",
         soft: Collection[int] = (),
     ) -> None:
-        self.wiring = wiring
+        self.op_graph = op_graph
         self.groups = groups
         self.devices = devices
         self.refusals = refusals
@@ -92,7 +92,7 @@ class CostTable:
         self.shared = shared
         self.name = name
         self.soft = soft
-        self.works: list[Work] = [work_of(wiring, group.ops) for group in groups]
+        self.works: list[Work] = [work_of(op_graph, group.ops) for group in groups]
         self.home = {op: index for index, group in enumerate(groups) for op in group.ops}
 
     def inside(self, ops: Iterable[int]) -> list[int]:
@@ -112,7 +112,7 @@ class CostTable:
         if len(members) < 2:
             return dict.fromkeys(members, 1.0)
         speed = rates(device.kind, ())
-        seconds = {i: speed.seconds(work_of(self.wiring, own)) for i, own in members.items()}
+        seconds = {i: speed.seconds(work_of(self.op_graph, own)) for i, own in members.items()}
         total = sum(seconds.values())
         if total <= 0:
             return dict.fromkeys(members, 1 / len(members))
@@ -152,13 +152,13 @@ class CostTable:
             seconds = device.groups.get(index, guesses[number].get(index, 0.0))
             return Cost(seconds * 1e6 * scales.get((index, device.name), 1.0), source)
 
-        names = self.wiring.names()
+        names = self.op_graph.names()
         tasks = [
             Task(
                 names[group.ops[-1]],
                 tuple(cost(index, number) for number in range(len(self.devices))),
                 tuple(names[op] for op in group.ops),
-                tuple(self.wiring.nodes[op].op_type for op in group.ops),
+                tuple(self.op_graph.nodes[op].op_type for op in group.ops),
                 self._weight_bytes(group),
             )
             for index, group in enumerate(self.groups)
@@ -192,7 +192,7 @@ class CostTable:
         """What a device keeps for a group, each thing once."""
         kept: dict[str, int] = {}
         for op in group.ops:
-            kept |= self.wiring.weights_of(op, self.sizes)
+            kept |= self.op_graph.weights_of(op, self.sizes)
         return sum(kept.values())
 
     def _values(self) -> list[Value]:
@@ -200,12 +200,12 @@ class CostTable:
         readers: dict[str, dict[int, None]] = {}
         for index, group in enumerate(self.groups):
             for op in group.ops:
-                for name in self.wiring.reads[op]:
+                for name in self.op_graph.reads[op]:
                     readers.setdefault(name, {})[index] = None
-        outputs = set(self.wiring.outputs)
+        outputs = set(self.op_graph.outputs)
         values = []
-        for name in dict.fromkeys([*readers, *self.wiring.outputs]):
-            source = self.wiring.producer.get(name)
+        for name in dict.fromkeys([*readers, *self.op_graph.outputs]):
+            source = self.op_graph.producer.get(name)
             producer = None if source is None else self.home.get(source)
             if source is not None and producer is None:
                 continue  # a constant, which is computed wherever it is read

@@ -77,21 +77,23 @@ def rates(kind: str, measured: Iterable[tuple[Work, float]]) -> Rates:
     return Rates(guess.flops / factor, guess.nbytes / factor)
 
 
-def work_of(wiring: OpGraph, ops: Sequence[int]) -> Work:
+def work_of(op_graph: OpGraph, ops: Sequence[int]) -> Work:
     """The work of operations that are computed together; unknown sizes count as one element.
 
     What only passes from one to the next is not counted as traffic.
     """
-    inside = {value for op in ops for value in wiring.nodes[op].outputs}
+    inside = {value for op in ops for value in op_graph.nodes[op].outputs}
     kept_inside = {
         value
         for value in inside
-        if all(user in {wiring.nodes[op] for op in ops} for user, _ in value.uses())
-        and value.name not in wiring.outputs
+        if all(user in {op_graph.nodes[op] for op in ops} for user, _ in value.uses())
+        and value.name not in op_graph.outputs
     }
-    read = {value for op in ops for value in wiring.nodes[op].inputs if value is not None} - inside
+    read = {
+        value for op in ops for value in op_graph.nodes[op].inputs if value is not None
+    } - inside
     traffic = sum(_nbytes(value) for value in read | (inside - kept_inside))
-    return Work(sum(_flops(wiring.nodes[op]) for op in ops), traffic)
+    return Work(sum(_flops(op_graph.nodes[op]) for op in ops), traffic)
 
 
 def _flops(node: ir.Node) -> float:

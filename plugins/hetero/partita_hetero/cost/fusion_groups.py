@@ -28,34 +28,36 @@ class Group:
     ops: tuple[int, ...]
 
 
-def group(wiring: OpGraph, kind: Callable[[int], Hashable]) -> list[Group]:
+def group(op_graph: OpGraph, kind: Callable[[int], Hashable]) -> list[Group]:
     """Groups the live operations that are computed in every run.
 
     Args:
-        wiring: The model.
+        op_graph: The model.
         kind: Operations of different kinds are never put together (other devices, other pins).
 
     Returns:
         In an order in which they can run; each such operation is in exactly one.
     """
-    kept = [live and not const for live, const in zip(wiring.live, wiring.constant, strict=True)]
-    outputs = {wiring.producer[name] for name in wiring.outputs if name in wiring.producer}
+    kept = [
+        live and not const for live, const in zip(op_graph.live, op_graph.constant, strict=True)
+    ]
+    outputs = {op_graph.producer[name] for name in op_graph.outputs if name in op_graph.producer}
     for op in outputs:
         kept[op] = True  # a constant output has a place of its own
     home: dict[int, int] = {}
     heavy: dict[int, bool] = {}
-    for op in range(len(wiring.nodes) - 1, -1, -1):
+    for op in range(len(op_graph.nodes) - 1, -1, -1):
         if not kept[op]:
             continue
-        weighs = wiring.nodes[op].op_type not in _LIGHT
-        readers = [succ for succ in wiring.succs[op] if kept[succ]]
+        weighs = op_graph.nodes[op].op_type not in _LIGHT
+        readers = [succ for succ in op_graph.succs[op] if kept[succ]]
         root = _common_root(readers, home)
         if (
             root is not None
             and op not in outputs
             and kind(op) == kind(root)
             and not (weighs and heavy[root])
-            and all(wiring.nodes[reader].op_type in _LIGHT for reader in readers)
+            and all(op_graph.nodes[reader].op_type in _LIGHT for reader in readers)
         ):
             home[op] = root
             heavy[root] |= weighs

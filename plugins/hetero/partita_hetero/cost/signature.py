@@ -21,24 +21,24 @@ class Signatures:
     """Signatures of sets of operations of one model.
 
     Args:
-        wiring: The model's operations.
+        op_graph: The model's operations.
         varies: Whether what was compiled is for other shapes too, which costs some devices time.
     """
 
-    def __init__(self, wiring: OpGraph, varies: bool = False) -> None:
-        self._wiring = wiring
+    def __init__(self, op_graph: OpGraph, varies: bool = False) -> None:
+        self._op_graph = op_graph
         self._varies = varies
         self._nodes: dict[int, str] = {}
 
     @functools.cached_property
     def of_model(self) -> str:
         """Signature of the whole model."""
-        return _digest(self._lines(range(len(self._wiring.nodes)), self._wiring.outputs))
+        return _digest(self._lines(range(len(self._op_graph.nodes)), self._op_graph.outputs))
 
     def of(self, ops: Sequence[int], outputs: Sequence[str] = ()) -> str:
         """Signature of operations that are compiled as one submodel.
 
-        Operators, versions, attributes, wiring, and types and shapes of all that comes in count;
+        Operators, versions, attributes, op_graph, and types and shapes of all that comes in count;
         so do small integer constants and which values come out. Names and weights do not. Where a
         shape is not known, the work is only equal to itself: its place in its model counts then.
 
@@ -46,7 +46,7 @@ class Signatures:
             ops: Indices, ascending.
             outputs: What comes out; empty for what the last operation writes.
         """
-        lines = self._lines(ops, outputs or self._wiring.writes[ops[-1]])
+        lines = self._lines(ops, outputs or self._op_graph.writes[ops[-1]])
         if any("?" in line for line in lines):
             lines += [self.of_model, ",".join(map(str, ops))]
         if self._varies:
@@ -59,7 +59,7 @@ class Signatures:
         number: dict[str, str] = {}
         lines = []
         for op in closed:
-            node = self._wiring.nodes[op]
+            node = self._op_graph.nodes[op]
             reads = []
             for value in node.inputs:
                 if value is None:
@@ -77,24 +77,24 @@ class Signatures:
 
     def label(self, ops: Sequence[int]) -> str:
         """What it is, for people: ``Conv+Relu f32[1,64,56,56]``."""
-        types = [self._wiring.nodes[op].op_type for op in ops]
+        types = [self._op_graph.nodes[op].op_type for op in ops]
         text = "+".join(types[:4]) + (f"+{len(types) - 4} more" if len(types) > 4 else "")
-        return f"{text} {_describe(self._wiring.nodes[ops[-1]].outputs[0])}"
+        return f"{text} {_describe(self._op_graph.nodes[ops[-1]].outputs[0])}"
 
     def _with_constants(self, ops: Sequence[int]) -> list[int]:
         """With the constant operations that are computed along."""
         needed = set(ops)
         stack = list(ops)
         while stack:
-            for source in self._wiring.preds[stack.pop()]:
-                if self._wiring.constant[source] and source not in needed:
+            for source in self._op_graph.preds[stack.pop()]:
+                if self._op_graph.constant[source] and source not in needed:
                     needed.add(source)
                     stack.append(source)
         return sorted(needed)
 
     def _node(self, op: int) -> str:
         if op not in self._nodes:
-            node = self._wiring.nodes[op]
+            node = self._op_graph.nodes[op]
             version = node.version
             if version is None and node.graph is not None:
                 version = node.graph.opset_imports.get(node.domain)

@@ -85,7 +85,7 @@ class DecoderWork:
 
     Args:
         model: The decoder.
-        wiring: Its operations.
+        op_graph: Its operations.
         context: Tokens that the cache must hold.
         shrinks: Whether a cache of fixed capacity counts as if the model had been read for the
             context; if not, it takes what it takes, however little of it is asked for.
@@ -94,8 +94,10 @@ class DecoderWork:
         PlanError: The model's cache holds less.
     """
 
-    def __init__(self, model: Model, wiring: OpGraph, context: int, shrinks: bool = False) -> None:
-        self._wiring = wiring
+    def __init__(
+        self, model: Model, op_graph: OpGraph, context: int, shrinks: bool = False
+    ) -> None:
+        self._op_graph = op_graph
         self._caches: dict[str, tuple[int, ...]] = {}
         self._itemsize: dict[str, int] = {}
         pasts = cache_inputs(model)
@@ -104,12 +106,12 @@ class DecoderWork:
                 self._caches[port.name] = _with_context(port.name, port.shape, context, shrinks)
                 self._itemsize[port.name] = port.dtype.itemsize
         self.context = context
-        layers = decoder_layers(model, wiring)
-        self._chosen = _chosen_shares(layers, wiring)
+        layers = decoder_layers(model, op_graph)
+        self._chosen = _chosen_shares(layers, op_graph)
         self._mixtures = [frozenset(layer.experts) for layer in layers if layer.experts]
-        self._shared = _shared_weights(wiring)
-        self._width = _stream_width(wiring)
-        self._one_row = _last_rows(wiring)
+        self._shared = _shared_weights(op_graph)
+        self._width = _stream_width(op_graph)
+        self._one_row = _last_rows(op_graph)
 
     @property
     def shared_bytes(self) -> int:
@@ -190,25 +192,25 @@ class DecoderWork:
 
     def _weights(self, op: int) -> list[ir.Value]:
         """What an operation reads that is constant, through constant operations too."""
-        wiring = self._wiring
+        op_graph = self._op_graph
         found, stack, seen = [], [op], {op}
         while stack:
-            for value in weights_read(wiring.nodes[stack.pop()]):
-                source = wiring.producer.get(value.name or "")
+            for value in weights_read(op_graph.nodes[stack.pop()]):
+                source = op_graph.producer.get(value.name or "")
                 if value.const_value is not None:
                     found.append(value)
-                elif source is not None and wiring.constant[source] and source not in seen:
+                elif source is not None and op_graph.constant[source] and source not in seen:
                     seen.add(source)
                     stack.append(source)
         return found
 
     def _matrix(self, op: int) -> tuple[int, int, ir.Value | None]:
         """Rows and columns of the matrix that an operation multiplies with, and where it is."""
-        return _matrix_of(self._wiring.nodes[op], self._weights(op))
+        return _matrix_of(self._op_graph.nodes[op], self._weights(op))
 
     def _reading(self, op: int, tokens: int) -> tuple[WeightFormat, int, float, float]:
         """Format and columns of an operation's matrix, multiplications for a token, share read."""
-        node = self._wiring.nodes[op]
+        node = self._op_graph.nodes[op]
         if op in self._chosen:
             return self._expert(op, tokens)
         if node.op_type in MIXTURES:
@@ -224,7 +226,7 @@ class DecoderWork:
 
     def _mixture(self, op: int, tokens: int) -> tuple[WeightFormat, int, float, float]:
         """Of all experts, those are read that tokens are sent to; by chance each to others."""
-        node = self._wiring.nodes[op]
+        node = self._op_graph.nodes[op]
         matrices = node.inputs[2::3][:3] if node.op_type == "QMoE" else None  # not their scales
         weights = [value for value in self._weights(op) if len(value_shape(value) or ()) == 3]
         weights = [value for value in weights if matrices is None or value in matrices]
@@ -246,7 +248,7 @@ class DecoderWork:
     def _expert(self, op: int, tokens: int) -> tuple[WeightFormat, int, float, float]:
         """Of an expert that is an operation of its own: products in its body, run if chosen."""
         kind, elements = PLAIN, 0
-        for body in bodies(self._wiring.nodes[op]):
+        for body in bodies(self._op_graph.nodes[op]):
             for node in body:
                 rows, columns, value = _matrix_of(node, weights_read(node))
                 elements += rows * columns
@@ -256,8 +258,8 @@ class DecoderWork:
 
     def _attention(self, op: int, tokens: int, past: int) -> tuple[float, float]:
         """Bytes of caches that are read, and multiplications of attention over them."""
-        node = self._wiring.nodes[op]
-        names = [name for name in self._wiring.reads[op] if name in self._caches]
+        node = self._op_graph.nodes[op]
+        names = [name for name in self._op_graph.reads[op] if name in self._caches]
         window = _number(node, "local_window_size")
         length = min(self.context, past + tokens)
         seen = min(length, window + tokens) if window > 0 else length
@@ -283,13 +285,15 @@ def _matrix_of(node: ir.Node, weights: Sequence[ir.Value]) -> tuple[int, int, ir
     return 0, 0, None
 
 
-def _chosen_shares(layers: Sequence[LayerOps], wiring: OpGraph) -> dict[int, float]:
+def _chosen_shares(layers: Sequence[LayerOps], op_graph: OpGraph) -> dict[int, float]:
     """By expert that is an operation of its own: the share of tokens that choose it, by TopK."""
     found: dict[int, float] = {}
     for layer in layers:
-        own = [op for op in layer.experts if wiring.nodes[op].op_type == "If"]
+        own = [op for op in layer.experts if op_graph.nodes[op].op_type == "If"]
         counts = [
-            _constant(wiring.nodes[op], 1) for op in layer.ops if wiring.nodes[op].op_type == "TopK"
+            _constant(op_graph.nodes[op], 1)
+            for op in layer.ops
+            if op_graph.nodes[op].op_type == "TopK"
         ]
         used = next((count for count in counts if count), len(own))
         found |= dict.fromkeys(own, min(1.0, used / max(1, len(own))))
@@ -338,20 +342,20 @@ def _plain_format(value: ir.Value) -> WeightFormat:
     return PLAIN if dtype is None else WeightFormat(int(dtype.bitwidth))
 
 
-def _shared_weights(wiring: OpGraph) -> dict[str, int]:
+def _shared_weights(op_graph: OpGraph) -> dict[str, int]:
     """Bytes of weights that more operations read than the two that share a table of tokens."""
     found: dict[str, int] = {}
-    for node in wiring.nodes:
+    for node in op_graph.nodes:
         for value in node.inputs:
             if value is not None and value.const_value is not None and len(value.uses()) > 2:
                 found[value.name or ""] = value.const_value.nbytes
     return found
 
 
-def _stream_width(wiring: OpGraph) -> int:
+def _stream_width(op_graph: OpGraph) -> int:
     """Width of the residual stream: of most vectors of weights, which are those of norms."""
     counts: dict[int, int] = {}
-    for node in wiring.nodes:
+    for node in op_graph.nodes:
         for value in node.inputs:
             if value is not None and value.const_value is not None:
                 shape = value.const_value.shape.numpy()
@@ -360,11 +364,11 @@ def _stream_width(wiring: OpGraph) -> int:
     return max(counts, key=lambda width: counts[width], default=1)
 
 
-def _last_rows(wiring: OpGraph) -> set[int]:
+def _last_rows(op_graph: OpGraph) -> set[int]:
     """Operations that work on the last position alone: where it is picked, and behind that."""
     found: set[int] = set()
-    for op, node in enumerate(wiring.nodes):
-        if _picks_last(node) or any(source in found for source in wiring.preds[op]):
+    for op, node in enumerate(op_graph.nodes):
+        if _picks_last(node) or any(source in found for source in op_graph.preds[op]):
             found.add(op)
     return found
 

@@ -72,25 +72,29 @@ def model_context(model: Model) -> int:
     return min((dim for dim in dims if isinstance(dim, int)), default=0)
 
 
-def decoder_layers(model: Model, wiring: OpGraph) -> list[LayerOps]:
+def decoder_layers(model: Model, op_graph: OpGraph) -> list[LayerOps]:
     """Embedding, layers and head of a decoder as they run; empty if the model is none.
 
     Constant operations, and those that no output depends on, are in none.
 
     Args:
         model: The model.
-        wiring: Its operations.
+        op_graph: Its operations.
     """
     caches = cache_inputs(model)
-    level = _levels(wiring, caches)
+    level = _levels(op_graph, caches)
     depth = max(level, default=0)
     members: list[list[int]] = [[] for _ in range(depth + 2)]  # embedding, layers, head
     for number in range(depth + 1):
         own = [op for op, at in enumerate(level) if at == number]
-        ends = _before_head(wiring, own) if number == depth else _stream(wiring, level, own, caches)
-        before = _with_sources(wiring, ends, own)
+        ends = (
+            _before_head(op_graph, own)
+            if number == depth
+            else _stream(op_graph, level, own, caches)
+        )
+        before = _with_sources(op_graph, ends, own)
         for op in own:
-            if wiring.live[op] and not wiring.constant[op]:
+            if op_graph.live[op] and not op_graph.constant[op]:
                 members[number if op in before else number + 1].append(op)
     if depth == 0:
         return []
@@ -98,31 +102,31 @@ def decoder_layers(model: Model, wiring: OpGraph) -> list[LayerOps]:
         LayerOps(
             _name(index, depth),
             tuple(ops),
-            _experts(wiring, ops),
-            tuple(name for name in caches if any(name in wiring.reads[op] for op in ops)),
+            _experts(op_graph, ops),
+            tuple(name for name in caches if any(name in op_graph.reads[op] for op in ops)),
         )
         for index, ops in enumerate(members)
         if ops
     ]
 
 
-def _experts(wiring: OpGraph, ops: Sequence[int]) -> tuple[int, ...]:
+def _experts(op_graph: OpGraph, ops: Sequence[int]) -> tuple[int, ...]:
     """The experts among a layer's operations, with what only stands between choice and result.
 
     A device that gets all that can make one node of it.
     """
-    experts = {op for op in ops if _is_expert(wiring.nodes[op])}
-    branches = {op for op in experts if wiring.nodes[op].op_type == "If"}
+    experts = {op for op in ops if _is_expert(op_graph.nodes[op])}
+    branches = {op for op in experts if op_graph.nodes[op].op_type == "If"}
     if not branches:
         return tuple(sorted(experts))
-    choices = [op for op in ops if wiring.nodes[op].op_type == "TopK"]
-    chosen = _reached(wiring.succs, choices, ops)
-    leading = _with_sources(wiring, branches, ops)
+    choices = [op for op in ops if op_graph.nodes[op].op_type == "TopK"]
+    chosen = _reached(op_graph.succs, choices, ops)
+    leading = _with_sources(op_graph, branches, ops)
     found = experts | (chosen & leading)
-    found |= set(_sums_of(wiring, branches, ops))
+    found |= set(_sums_of(op_graph, branches, ops))
     for op in sorted(leading - found, reverse=True):
-        plain = all(value.const_value is None for value in weights_read(wiring.nodes[op]))
-        if plain and op not in chosen and found.issuperset(wiring.succs[op]):
+        plain = all(value.const_value is None for value in weights_read(op_graph.nodes[op]))
+        if plain and op not in chosen and found.issuperset(op_graph.succs[op]):
             found.add(op)
     return tuple(sorted(found))
 
@@ -160,17 +164,17 @@ def _name(index: int, depth: int) -> str:
     return "head" if index == depth + 1 else f"layer {index - 1}"
 
 
-def _levels(wiring: OpGraph, caches: Collection[str]) -> list[int]:
+def _levels(op_graph: OpGraph, caches: Collection[str]) -> list[int]:
     """By operation: how many caches lie before it, one behind the other, its own included."""
     level: list[int] = []
-    for op, sources in enumerate(wiring.preds):
+    for op, sources in enumerate(op_graph.preds):
         before = max((level[source] for source in sources), default=0)
-        level.append(before + any(name in caches for name in wiring.reads[op]))
+        level.append(before + any(name in caches for name in op_graph.reads[op]))
     return level
 
 
 def _stream(
-    wiring: OpGraph, level: Sequence[int], own: Sequence[int], caches: Collection[str]
+    op_graph: OpGraph, level: Sequence[int], own: Sequence[int], caches: Collection[str]
 ) -> list[int]:
     """Of a level: operations whose results lead to the next cache and go around it as well.
 
@@ -181,9 +185,9 @@ def _stream(
     to_cache = [
         op
         for op, at in enumerate(level)
-        if at == number + 1 and any(name in caches for name in wiring.reads[op])
+        if at == number + 1 and any(name in caches for name in op_graph.reads[op])
     ]
-    leading = _with_sources(wiring, (s for op in to_cache for s in wiring.preds[op]), own)
+    leading = _with_sources(op_graph, (s for op in to_cache for s in op_graph.preds[op]), own)
     anchors = set(to_cache)
     return [
         op
@@ -191,45 +195,45 @@ def _stream(
         if any(
             (op in leading and reader not in inside and reader not in anchors)
             or (number == 0 and level[reader] > 1)
-            for reader in wiring.succs[op]
+            for reader in op_graph.succs[op]
         )
     ]
 
 
-def _before_head(wiring: OpGraph, own: Sequence[int]) -> list[int]:
+def _before_head(op_graph: OpGraph, own: Sequence[int]) -> list[int]:
     """Of the last level: products with weights, but for the last, which makes the logits.
 
     The sum of experts' results is with them.
     """
-    ends = [op for op in own if _has_matrix(wiring, op) and wiring.live[op]][:-1]
-    branches = {op for op in ends if wiring.nodes[op].op_type == "If"}
-    return [*ends, *_sums_of(wiring, branches, own)]
+    ends = [op for op in own if _has_matrix(op_graph, op) and op_graph.live[op]][:-1]
+    branches = {op for op in ends if op_graph.nodes[op].op_type == "If"}
+    return [*ends, *_sums_of(op_graph, branches, own)]
 
 
-def _sums_of(wiring: OpGraph, branches: Collection[int], own: Iterable[int]) -> list[int]:
+def _sums_of(op_graph: OpGraph, branches: Collection[int], own: Iterable[int]) -> list[int]:
     """What reads results of such operations alone."""
-    preds = wiring.preds
+    preds = op_graph.preds
     return [op for op in own if preds[op] and all(source in branches for source in preds[op])]
 
 
-def _has_matrix(wiring: OpGraph, op: int) -> bool:
-    for value in weights_read(wiring.nodes[op]):
-        source = wiring.producer.get(value.name or "")
+def _has_matrix(op_graph: OpGraph, op: int) -> bool:
+    for value in weights_read(op_graph.nodes[op]):
+        source = op_graph.producer.get(value.name or "")
         is_weight = value.const_value is not None or (
-            source is not None and wiring.constant[source]
+            source is not None and op_graph.constant[source]
         )
         if is_weight and value.shape is not None and len(value.shape) > 1:
             return True
     return False
 
 
-def _with_sources(wiring: OpGraph, ops: Iterable[int], own: Sequence[int]) -> set[int]:
+def _with_sources(op_graph: OpGraph, ops: Iterable[int], own: Sequence[int]) -> set[int]:
     """Some operations of a level, with all of the level that they depend on."""
     inside = set(own)
     stack = [op for op in ops if op in inside]
     found = set(stack)
     while stack:
-        for source in wiring.preds[stack.pop()]:
+        for source in op_graph.preds[stack.pop()]:
             if source in inside and source not in found:
                 found.add(source)
                 stack.append(source)

@@ -42,6 +42,53 @@ class OpGraph:
     live: list[bool]
     outputs: list[str]
 
+    @classmethod
+    def of(cls, model: Model) -> OpGraph:
+        """The operations of a model, and which of them read from which; takes linear time."""
+        graph = model.ir.graph
+        nodes = list(graph)
+        producer = {v.name: i for i, node in enumerate(nodes) for v in node.outputs if v.name}
+        inputs = {value.name for value in graph.inputs}
+        reads: list[list[str]] = []
+        preds: list[list[int]] = []
+        constant: list[bool] = []
+        succs: list[list[int]] = [[] for _ in nodes]
+        for index, node in enumerate(nodes):
+            names = list(
+                dict.fromkeys(
+                    v.name for v in values_read(node) if v.name in producer or v.name in inputs
+                )
+            )
+            sources = list(dict.fromkeys(producer[name] for name in names if name in producer))
+            reads.append([name for name in names if name])
+            preds.append(sources)
+            for source in sources:
+                succs[source].append(index)
+            constant.append(
+                not has_own_source(node)
+                and all(name in producer for name in names)
+                and all(constant[source] for source in sources)
+            )
+        outputs = [value.name or "" for value in graph.outputs]
+        live = [False] * len(nodes)
+        stack = [producer[name] for name in outputs if name in producer]
+        while stack:
+            index = stack.pop()
+            if not live[index]:
+                live[index] = True
+                stack += preds[index]
+        return cls(
+            nodes,
+            reads,
+            [[v.name for v in node.outputs if v.name] for node in nodes],
+            producer,
+            preds,
+            succs,
+            constant,
+            live,
+            outputs,
+        )
+
     def names(self) -> list[str]:
         """Names of the operations."""
         return [node.name or "" for node in self.nodes]
@@ -78,50 +125,3 @@ class OpGraph:
                     if value.const_value is not None:
                         weights[f"{node.name}/{name}"] = value.const_value.nbytes
         return weights
-
-
-def build(model: Model) -> OpGraph:
-    """Reads the wiring off a model in linear time."""
-    graph = model.ir.graph
-    nodes = list(graph)
-    producer = {v.name: i for i, node in enumerate(nodes) for v in node.outputs if v.name}
-    inputs = {value.name for value in graph.inputs}
-    reads: list[list[str]] = []
-    preds: list[list[int]] = []
-    constant: list[bool] = []
-    succs: list[list[int]] = [[] for _ in nodes]
-    for index, node in enumerate(nodes):
-        names = list(
-            dict.fromkeys(
-                v.name for v in values_read(node) if v.name in producer or v.name in inputs
-            )
-        )
-        sources = list(dict.fromkeys(producer[name] for name in names if name in producer))
-        reads.append([name for name in names if name])
-        preds.append(sources)
-        for source in sources:
-            succs[source].append(index)
-        constant.append(
-            not has_own_source(node)
-            and all(name in producer for name in names)
-            and all(constant[source] for source in sources)
-        )
-    outputs = [value.name or "" for value in graph.outputs]
-    live = [False] * len(nodes)
-    stack = [producer[name] for name in outputs if name in producer]
-    while stack:
-        index = stack.pop()
-        if not live[index]:
-            live[index] = True
-            stack += preds[index]
-    return OpGraph(
-        nodes,
-        reads,
-        [[v.name for v in node.outputs if v.name] for node in nodes],
-        producer,
-        preds,
-        succs,
-        constant,
-        live,
-        outputs,
-    )

@@ -35,7 +35,7 @@ class Constraints:
 
 def gather(
     model: Model,
-    wiring: OpGraph,
+    op_graph: OpGraph,
     devices: DeviceList,
     ask: Callable[[str], QueryResult],
     affinities: Mapping[str, str],
@@ -46,7 +46,7 @@ def gather(
 
     Args:
         model: Names, types and metadata of its operations are what rules go by.
-        wiring: Its operations.
+        op_graph: Its operations.
         devices: The device list with its properties.
         ask: What a device says of the model.
         affinities: Device by operation name.
@@ -63,13 +63,13 @@ def gather(
         for op, pin in resolve(properties.HETERO_PINS, facts).items()
     }
     pins = {op: pin for op, pin in ruled.items() if not pin.hard}
-    named = by_name(affinities, wiring, devices)
+    named = by_name(affinities, op_graph, devices)
     pins |= named.pins
     notes = named.notes
     replicas: Sequence[tuple[Mapping[int, str], float]] = ()
     if properties.HETERO_PLACEMENT_LOCK:
         path = Path(properties.HETERO_PLACEMENT_LOCK)
-        locked = _from_lock(path, model, wiring, devices, ask)
+        locked = _from_lock(path, model, op_graph, devices, ask)
         free = {op for preferred, _ in locked.replicas for op in preferred}
         pins = {op: pin for op, pin in pins.items() if op not in free} | {**locked.pins}
         notes += locked.notes
@@ -78,7 +78,7 @@ def gather(
     return Constraints(pins, notes, replicas)
 
 
-def by_name(pins: Mapping[str, str], wiring: OpGraph, devices: DeviceList) -> Constraints:
+def by_name(pins: Mapping[str, str], op_graph: OpGraph, devices: DeviceList) -> Constraints:
     """Affinities: device by operation name; one on a device that cannot be used is ignored.
 
     Raises:
@@ -86,7 +86,7 @@ def by_name(pins: Mapping[str, str], wiring: OpGraph, devices: DeviceList) -> Co
         DeviceError: A device cannot be used, and ``STRICT`` is set.
     """
     spelling = Spelling(devices)
-    names = {name: index for index, name in enumerate(wiring.names())}
+    names = {name: index for index, name in enumerate(op_graph.names())}
     result: dict[int, Pin] = {}
     lost: dict[str, tuple[str, list[str]]] = {}
     for name, device in pins.items():
@@ -144,7 +144,7 @@ class Spelling:
 def _from_lock(
     path: Path,
     model: Model,
-    wiring: OpGraph,
+    op_graph: OpGraph,
     devices: DeviceList,
     ask: Callable[[str], QueryResult],
 ) -> Constraints:
@@ -155,8 +155,8 @@ def _from_lock(
     spelled = {device: spelling.in_list(device) for device in lock.devices}
     placed = [
         name
-        for index, name in enumerate(wiring.names())
-        if wiring.live[index] and not wiring.constant[index]
+        for index, name in enumerate(op_graph.names())
+        if op_graph.live[index] and not op_graph.constant[index]
     ]
 
     def refusal(device: str, op: str) -> str | None:
@@ -170,7 +170,7 @@ def _from_lock(
         if devices.properties.STRICT:
             raise PlanError(f"{message} Write it anew with 'partita plan', or set STRICT=NO.")
         _log.warning("%s", message)
-    names = {name: index for index, name in enumerate(wiring.names())}
+    names = {name: index for index, name in enumerate(op_graph.names())}
     pins = {}
     replicas: list[tuple[dict[int, str], float]] = [({}, share) for share in lock.shares]
     for op in lock.ops:

@@ -60,12 +60,12 @@ class DeviceList:
         """What one device says of the model."""
         return self.core.query_model(model, device, self.config(device))
 
-    def query(self, model: Model, wiring: OpGraph, pins: Mapping[int, Pin]) -> QueryResult:
+    def query(self, model: Model, op_graph: OpGraph, pins: Mapping[int, Pin]) -> QueryResult:
         """Who would take what; not by affinities, so that the answer can be edited into them.
 
-        ``pins`` tells of operations (of ``wiring``) where properties want them.
+        ``pins`` tells of operations (of ``op_graph``) where properties want them.
         """
-        names = wiring.names()
+        names = op_graph.names()
         pinned = {names[op]: pin for op, pin in pins.items()}
         supported: dict[str, str] = {}
         reasons: dict[str, Reason] = {}
@@ -88,7 +88,7 @@ class DeviceList:
             elif pin:
                 reasons[op.name] = Reason(ReasonCode.PINNED, pin.why)
         moved = data_movement.follow(
-            wiring,
+            op_graph,
             [supported.get(name) for name in names],
             [op not in pins for op in range(len(names))],
             lambda op, device: self.welcomes(device) and names[op] in answers[device],

@@ -13,7 +13,7 @@ from partita_hetero.placement.decision import ChosenPlacement
 
 
 def rows(
-    wiring: OpGraph,
+    op_graph: OpGraph,
     placement: Placement,
     submodels: Sequence[Submodel],
     choice: ChosenPlacement | None,
@@ -23,7 +23,7 @@ def rows(
     """The rows, in the model's order.
 
     Args:
-        wiring: The model's operations.
+        op_graph: The model's operations.
         placement: Where they are, and why.
         submodels: The submodels.
         choice: What measurements chose, if they did.
@@ -32,7 +32,7 @@ def rows(
     """
     home = {op: submodel.number for submodel in submodels for op in submodel.ops}
     found = []
-    for op, node in enumerate(wiring.nodes):
+    for op, node in enumerate(op_graph.nodes):
         device, reason, refused = placement.device[op], placement.reason[op], placement.refused[op]
         known = choice.elsewhere.get(op) if choice is not None else None
         planned = choice is not None and device == choice.preferred.get(op, ("",))[0]

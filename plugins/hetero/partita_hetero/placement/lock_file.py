@@ -209,7 +209,7 @@ def _check_size(text: str, nbytes: int, path: Path) -> None:
 
 
 def graph_digest(model: Model) -> str:
-    """A digest of operations, operators and wiring; weights, shapes and metadata do not count."""
+    """A digest of operations and what they read; not of weights, shapes and metadata."""
     lines = [
         f"{op.name}\t{op.domain}\t{op.op_type}\t{op.version}\t"
         f"{','.join(name or '' for name in op.inputs)}\t{','.join(op.outputs)}"
@@ -247,7 +247,7 @@ class Mismatch:
         if self.new:
             lines.append(f"In the model alone: {_count(self.new)}, {_some(self.new)}.")
         if self.other_graph and not (self.gone or self.new):
-            lines.append("The operations have their names, but other types or another wiring.")
+            lines.append("The operations have their names, but other types, or read other values.")
         lines += [
             f"Device '{device}', which has {_number(count)} in the lock, is not in the list."
             for device, count in self.missing.items()

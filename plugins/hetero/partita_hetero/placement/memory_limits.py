@@ -57,7 +57,7 @@ class MemoryModel:
     """Counts what placements of one model need.
 
     Args:
-        wiring: The model's operations.
+        op_graph: The model's operations.
         sizes: Bytes of values; of others their known dimensions count.
         on_host: Whether a device works in host memory.
         objective: How it will run; ``PARALLEL`` holds more values at a time.
@@ -68,16 +68,16 @@ class MemoryModel:
 
     def __init__(
         self,
-        wiring: OpGraph,
+        op_graph: OpGraph,
         sizes: Mapping[str, int | None],
         on_host: Callable[[str], bool],
         objective: Objective,
     ) -> None:
-        self._wiring = wiring
-        self._sizes = {**_least_sizes(wiring), **sizes}
+        self._op_graph = op_graph
+        self._sizes = {**_least_sizes(op_graph), **sizes}
         self._ask_host = on_host
         self._objective = objective
-        self.weights = [wiring.weights_of(op, self._sizes) for op in range(len(wiring.nodes))]
+        self.weights = [op_graph.weights_of(op, self._sizes) for op in range(len(op_graph.nodes))]
 
     def everything(self) -> int:
         """All weights and values at once: more than any device holds under any placement."""
@@ -89,7 +89,7 @@ class MemoryModel:
     def use(self, device: str, homes: Sequence[str | None]) -> MemoryUse:
         """What a device holds under a placement: device of each operation, or ``None``."""
         placed = [op for op, home in enumerate(homes) if home is not None]
-        names = self._wiring.names()
+        names = self._op_graph.names()
         devices = list(dict.fromkeys([device, *(home for home in homes if home is not None)]))
         number = {name: index for index, name in enumerate(devices)}
         free = (Cost(0.0),) * len(devices)
@@ -114,13 +114,13 @@ class MemoryModel:
 
     def alone(self, op: int) -> int:
         """What one operation needs: weights, and all that it reads and writes."""
-        names = {*self._wiring.reads[op], *self._wiring.writes[op]}
+        names = {*self._op_graph.reads[op], *self._op_graph.writes[op]}
         values = {name: self._sizes.get(name) or 0 for name in names}
         return sum({**values, **self.weights[op]}.values())
 
     def _own_weights(self, op: int, placed: Callable[[int], bool]) -> dict[str, int]:
         """Its weights; a constant that is computed in a place of its own is a value there."""
-        producer = self._wiring.producer
+        producer = self._op_graph.producer
         return {
             name: nbytes
             for name, nbytes in self.weights[op].items()
@@ -130,14 +130,14 @@ class MemoryModel:
     def _values(self, place_of: Mapping[int, int]) -> list[Value]:
         readers: dict[str, list[int]] = {}
         for op, index in place_of.items():
-            for name in self._wiring.reads[op]:
+            for name in self._op_graph.reads[op]:
                 readers.setdefault(name, []).append(index)
-        outputs = set(self._wiring.outputs)
+        outputs = set(self._op_graph.outputs)
         values = []
         for name in dict.fromkeys(
-            [*readers, *(n for op in place_of for n in self._wiring.writes[op])]
+            [*readers, *(n for op in place_of for n in self._op_graph.writes[op])]
         ):
-            source = self._wiring.producer.get(name)
+            source = self._op_graph.producer.get(name)
             if source is not None and source not in place_of:
                 continue  # computed along wherever it is read
             values.append(
@@ -152,16 +152,18 @@ class MemoryModel:
         return values
 
 
-def uncounted(wiring: OpGraph, sizes: Mapping[str, int | None]) -> list[str]:
+def uncounted(op_graph: OpGraph, sizes: Mapping[str, int | None]) -> list[str]:
     """Values that operations compute for outputs, of which limits count the known dimensions."""
-    writes = zip(wiring.live, wiring.writes, strict=True)
+    writes = zip(op_graph.live, op_graph.writes, strict=True)
     return [name for live, names in writes if live for name in names if name not in sizes]
 
 
-def _least_sizes(wiring: OpGraph) -> dict[str, int]:
+def _least_sizes(op_graph: OpGraph) -> dict[str, int]:
     """Bytes of each tensor if every dimension that is not known were 1."""
     found = {}
-    for value in (value for node in wiring.nodes for value in (*values_read(node), *node.outputs)):
+    for value in (
+        value for node in op_graph.nodes for value in (*values_read(node), *node.outputs)
+    ):
         dtype, shape = numpy_dtype(value.dtype), value_shape(value)
         if value.name and dtype is not None:
             dims = [dim for dim in shape or () if isinstance(dim, int)]

@@ -129,16 +129,16 @@ class Failover:
             strikes = self._failures.copy()
         blamed = []
         for submodel, error in failures:
-            lost = exclude(self.compilation.wiring, submodel, ReasonCode.RUN_FAILED, error)
+            lost = exclude(self.compilation.op_graph, submodel, ReasonCode.RUN_FAILED, error)
             if all(key in excluded for key in lost):
                 continue
             excluded |= lost
             blamed.append(submodel.device)
-            notes.append(remark(self.compilation.wiring, submodel, "failed to run", error))
+            notes.append(remark(self.compilation.op_graph, submodel, "failed to run", error))
             strikes[submodel.device] += 1
             if strikes[submodel.device] == STRIKES:
                 reason = Reason(ReasonCode.RUN_FAILED, f"failed {STRIKES} times")
-                everything = exclude_device(self.compilation.wiring, submodel.device, reason)
+                everything = exclude_device(self.compilation.op_graph, submodel.device, reason)
                 excluded = {**everything, **excluded}
                 notes.append(
                     f"{submodel.device} failed {STRIKES} times and gets nothing more to do; "
@@ -249,7 +249,7 @@ class Failover:
 
     def first_op(self, submodel: Submodel) -> str:
         """The name of a submodel's first operation."""
-        return self.compilation.wiring.names()[submodel.ops[0]]
+        return self.compilation.op_graph.names()[submodel.ops[0]]
 
 
 def _about_others(notes: Sequence[str], device: str) -> list[str]:

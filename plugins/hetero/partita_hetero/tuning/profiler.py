@@ -52,7 +52,7 @@ class Profile:
         self._sized = sized
         self._table = table
         self._database = database
-        self._names = compilation.wiring.names()
+        self._names = compilation.op_graph.names()
         self._op_of = {name: op for op, name in enumerate(self._names)}
         self.works = [signatures.of(group.ops) for group in table.groups]
         self._labels = [signatures.label(group.ops) for group in table.groups]
@@ -183,8 +183,8 @@ class Profile:
         devices = self._compilation.devices
         core = devices.core
         ops = self._table.groups[index].ops
-        submodel = submodel_of(self._sized.wiring, device.name, ops)
-        model = cut_out(self._sized.model, self._sized.wiring, submodel)
+        submodel = submodel_of(self._sized.op_graph, device.name, ops)
+        model = cut_out(self._sized.model, self._sized.op_graph, submodel)
         for port in model.inputs:
             if not is_static(port.shape):
                 raise PartitaError(f"the shape of '{port.name}' is not known before the model runs")

@@ -76,7 +76,7 @@ class Scheduler:
         self._devices = compilation.devices
         self._core = compilation.devices.core
         self._objective = objective_of(self._devices.properties)
-        self._signatures = Signatures(sized.wiring, varies=bool(sized.shapes))
+        self._signatures = Signatures(sized.op_graph, varies=bool(sized.shapes))
 
     @functools.cached_property
     def _samples(self) -> Samples:
@@ -98,7 +98,7 @@ class Scheduler:
             devices = self._describe(database)
             key = self._key(devices)
             known = database.decision(key)
-            choice = known and restore(known, len(self._sized.wiring.nodes))
+            choice = known and restore(known, len(self._sized.op_graph.nodes))
             if choice:
                 return choice
             table = self._table(devices)
@@ -231,8 +231,8 @@ class Scheduler:
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
 
     def _table(self, devices: Sequence[DeviceCosts]) -> CostTable:
-        compilation, wiring = self._compilation, self._sized.wiring
-        names = wiring.names()
+        compilation, op_graph = self._compilation, self._sized.op_graph
+        names = op_graph.names()
         answers = {device.name: compilation.placer.ask(device.name) for device in devices}
 
         def refusals(op: int) -> dict[str, Reason]:
@@ -251,7 +251,7 @@ class Scheduler:
             return found
 
         groups = group(
-            wiring,
+            op_graph,
             lambda op: (frozenset(refusals(op)), compilation.placer.pins.get(op)),
         )
         refused = [refusals(one.ops[-1]) for one in groups]
@@ -267,7 +267,7 @@ class Scheduler:
             if self._memory(source) == self._memory(target)
         ]
         return CostTable(
-            wiring,
+            op_graph,
             groups,
             devices,
             refused,

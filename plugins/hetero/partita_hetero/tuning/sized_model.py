@@ -10,7 +10,6 @@ from partita.errors import ModelError, PropertyError
 from partita.model.inference.guessed_shapes import at_shapes, complete, guessed
 from partita.model.model import Model
 from partita.shapes.sample_shapes import Shape, describe
-from partita_hetero.partition import op_graph
 from partita_hetero.partition.op_graph import OpGraph
 from partita_hetero.placement.value_sizes import sizes_of
 from partita_hetero.tuning.sample_inputs import read_samples
@@ -25,14 +24,14 @@ class SizedModel:
 
     Attributes:
         model: With the same operations, in the same order, as the model that is placed.
-        wiring: Its operations.
+        op_graph: Its operations.
         value_bytes: Bytes of its values, where they are known.
         shapes: Input to the shape that it has here; empty if the model that is placed is fixed.
         is_guess: Whether the sizes are guessed, because none were given.
     """
 
     model: Model
-    wiring: OpGraph
+    op_graph: OpGraph
     value_bytes: Mapping[str, int | None]
     shapes: Mapping[str, Shape]
     is_guess: bool = False
@@ -53,8 +52,8 @@ def sized_models(compilation: Compilation) -> list[SizedModel]:
     """
     model, properties = compilation.model, compilation.devices.properties
     if all(port.is_static for port in model.inputs):
-        wiring, sizes = compilation.wiring, compilation.placer.sizes
-        return [SizedModel(model, wiring, sizes, {})]
+        op_graph, sizes = compilation.op_graph, compilation.placer.sizes
+        return [SizedModel(model, op_graph, sizes, {})]
     samples, wanted = properties.HETERO_SAMPLE_INPUTS, properties.HETERO_SAMPLE_SHAPES
     if samples and wanted:
         raise PropertyError(
@@ -74,7 +73,7 @@ def sized_at(model: Model, shapes: Mapping[str, Shape]) -> SizedModel:
 
 
 def _sized(fixed: Model, shapes: Mapping[str, Shape], is_guess: bool = False) -> SizedModel:
-    return SizedModel(fixed, op_graph.build(fixed), sizes_of(fixed, {}), shapes, is_guess)
+    return SizedModel(fixed, OpGraph.of(fixed), sizes_of(fixed, {}), shapes, is_guess)
 
 
 def _complete(model: Model, given: Mapping[str, Shape]) -> dict[str, Shape]:

@@ -12,7 +12,7 @@ from partita.frontends.reader import read_model
 from partita_hetero.compile.replicas import ReplicaSet
 from partita_hetero.cost.cost_table import CostTable, DeviceCosts
 from partita_hetero.cost.fusion_groups import group
-from partita_hetero.partition import op_graph
+from partita_hetero.partition.op_graph import OpGraph
 from partita_hetero.planner.simulation.timeline import Timeline
 from partita_hetero.tuning.contest import Contest
 from partita_hetero.tuning.contestant import Entry
@@ -30,17 +30,17 @@ def contest_of(keys, refusals=None):
         ["v3"],
     )
     model = read_model(proto)
-    wiring = op_graph.build(model)
-    groups = group(wiring, lambda op: 0)
+    op_graph = OpGraph.of(model)
+    groups = group(op_graph, lambda op: 0)
     devices = [
         DeviceCosts(name, key, "cpu", groups=dict.fromkeys(range(3), 1e-3))
         for name, key in keys.items()
     ]
     refused = [(refusals or {}).get(index, {}) for index in range(3)]
-    table = CostTable(wiring, groups, devices, refused, {}, {})
-    compilation = SimpleNamespace(wiring=wiring, devices=SimpleNamespace(names=list(keys)))
+    table = CostTable(op_graph, groups, devices, refused, {}, {})
+    compilation = SimpleNamespace(op_graph=op_graph, devices=SimpleNamespace(names=list(keys)))
     signatures = SimpleNamespace(of=str, label=str)
-    sized = SizedModel(model, wiring, {}, {})
+    sized = SizedModel(model, op_graph, {}, {})
     profile = Profile(compilation, sized, table, None, signatures)
     samples = SimpleNamespace(tensors=list, synthetic=True)
     return Contest(compilation, {}, [], table, profile, "LATENCY", samples)

@@ -13,7 +13,7 @@ from partita.frontends.reader import read_model
 from partita_hetero.cost.cost_table import CostTable, DeviceCosts
 from partita_hetero.cost.database import LinkCost
 from partita_hetero.cost.fusion_groups import group
-from partita_hetero.partition import op_graph
+from partita_hetero.partition.op_graph import OpGraph
 from partita_hetero.planner.problem.records import HOST
 
 NO = Reason(ReasonCode.UNSUPPORTED_OP, "no kernel")
@@ -37,8 +37,8 @@ def table(**options):
             weight("v", np.ones((1, 1, 4, 4), np.float32)),
         ],
     )
-    wiring = op_graph.build(read_model(proto))
-    groups = group(wiring, lambda op: 0)
+    op_graph = OpGraph.of(read_model(proto))
+    groups = group(op_graph, lambda op: 0)
     devices = [
         DeviceCosts(
             "GPU",
@@ -52,7 +52,7 @@ def table(**options):
     ]
     sizes = {"x": 128, "b": 192, "c": 192, "d": 192, "y": None}
     refusals = [dict(options.get("refusals", {}).get(i, {})) for i in range(len(groups))]
-    return CostTable(wiring, groups, devices, refusals, options.get("pins", {}), sizes, name="m")
+    return CostTable(op_graph, groups, devices, refusals, options.get("pins", {}), sizes, name="m")
 
 
 def test_tasks_and_values():

@@ -8,12 +8,12 @@ from models import model_of, node, value, weight
 
 from partita.frontends.reader import read_model
 from partita_hetero.cost.estimate import Work, rates, work_of
-from partita_hetero.partition import op_graph
+from partita_hetero.partition.op_graph import OpGraph
 
 
 def work(nodes, inputs, outputs, weights=()):
-    wiring = op_graph.build(read_model(model_of(nodes, inputs, outputs, weights)))
-    return work_of(wiring, range(len(wiring.nodes)))
+    op_graph = OpGraph.of(read_model(model_of(nodes, inputs, outputs, weights)))
+    return work_of(op_graph, range(len(op_graph.nodes)))
 
 
 def ones(name, *shape):

@@ -9,13 +9,13 @@ from models import model_of, node, value, weight
 
 from partita.frontends.reader import read_model
 from partita_hetero.cost.fusion_groups import group
-from partita_hetero.partition import op_graph
+from partita_hetero.partition.op_graph import OpGraph
 
 
 def groups(nodes, outputs=("y",), weights=(), kind=lambda op: 0, inputs=("x",)):
-    wiring = op_graph.build(read_model(model_of(nodes, list(inputs), list(outputs), list(weights))))
-    found = group(wiring, kind)
-    return [" ".join(wiring.nodes[op].name for op in one.ops) for one in found]
+    op_graph = OpGraph.of(read_model(model_of(nodes, list(inputs), list(outputs), list(weights))))
+    found = group(op_graph, kind)
+    return [" ".join(op_graph.nodes[op].name for op in one.ops) for one in found]
 
 
 def ops(*specs):
@@ -82,14 +82,14 @@ def test_groups_can_run_in_order(spec):
         if not heavy:
             del nodes[-1].attribute[:]
     proto = model_of(nodes, [value("x", [2])], [f"v{len(spec) - 1}"])
-    wiring = op_graph.build(read_model(proto))
-    found = group(wiring, lambda op: 0)
+    op_graph = OpGraph.of(read_model(proto))
+    found = group(op_graph, lambda op: 0)
     home = {op: index for index, one in enumerate(found) for op in one.ops}
-    assert sorted(home) == [op for op, live in enumerate(wiring.live) if live]
-    for op, sources in enumerate(wiring.preds):
+    assert sorted(home) == [op for op, live in enumerate(op_graph.live) if live]
+    for op, sources in enumerate(op_graph.preds):
         if op in home:
             assert all(home[source] <= home[op] for source in sources)
     for one in found:
-        assert sum(wiring.nodes[op].op_type == "Concat" for op in one.ops) <= 1
+        assert sum(op_graph.nodes[op].op_type == "Concat" for op in one.ops) <= 1
         for op in one.ops[:-1]:
-            assert all(succ in one.ops for succ in wiring.succs[op] if succ in home)
+            assert all(succ in one.ops for succ in op_graph.succs[op] if succ in home)

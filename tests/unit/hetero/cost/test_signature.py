@@ -9,12 +9,12 @@ from onnx import TensorProto
 
 from partita.frontends.reader import read_model
 from partita_hetero.cost.signature import Signatures
-from partita_hetero.partition import op_graph
+from partita_hetero.partition.op_graph import OpGraph
 
 
 def signatures(proto):
-    wiring = op_graph.build(read_model(proto))
-    return Signatures(wiring), wiring
+    op_graph = OpGraph.of(read_model(proto))
+    return Signatures(op_graph), op_graph
 
 
 def conv(
@@ -32,8 +32,8 @@ def conv(
 
 
 def of(proto):
-    one, wiring = signatures(proto)
-    return one.of(range(len(wiring.nodes)))
+    one, op_graph = signatures(proto)
+    return one.of(range(len(op_graph.nodes)))
 
 
 def test_names_and_weights_do_not_count():
@@ -115,7 +115,7 @@ def test_work_of_unknown_shape_is_only_equal_to_itself():
 def test_labels():
     one, _ = signatures(conv())
     assert one.label([0, 1]) == "Conv+Relu float32[1,4,6,6]"
-    many, wiring = signatures(
+    many, op_graph = signatures(
         model_of([node("Relu", [f"v{i}"], f"v{i + 1}") for i in range(6)], ["v0"], ["v6"])
     )
-    assert many.label(range(len(wiring.nodes))) == "Relu+Relu+Relu+Relu+2 more float32[?]"
+    assert many.label(range(len(op_graph.nodes))) == "Relu+Relu+Relu+Relu+2 more float32[?]"

@@ -10,7 +10,7 @@ from partita.contract.execution import Execution
 from partita.contract.explanation import Boundary, Explanation, OpPlacement
 from partita.contract.profiling import ProfilingInfo, Status
 from partita.contract.query import Reason, ReasonCode
-from partita_hetero.partition import op_graph
+from partita_hetero.partition.op_graph import OpGraph
 from partita_hetero.placement.value_sizes import sizes_of
 from partita_hetero.planner.problem.problem import Problem
 from partita_hetero.planner.problem.records import HOST, Cost, Device, Link, Task, Value
@@ -84,9 +84,9 @@ def test_bytes_of_operations():
     graph = helper.make_graph(nodes, "g", *ports, [weights])
     versions = [helper.make_opsetid("", 17)]
     model = Core().read_model(helper.make_model(graph, opset_imports=versions, ir_version=8))
-    wiring = op_graph.build(model)
-    assert op_bytes(wiring, sizes_of(model, {})) == [24 + 12 + 24, 24 + 12]
-    assert op_bytes(wiring, {"x": 24, "y": None}) == [None, None]
+    op_graph = OpGraph.of(model)
+    assert op_bytes(op_graph, sizes_of(model, {})) == [24 + 12 + 24, 24 + 12]
+    assert op_bytes(op_graph, {"x": 24, "y": None}) == [None, None]
 
 
 def test_a_plan_tells_what_tasks_cost_on_each_device():

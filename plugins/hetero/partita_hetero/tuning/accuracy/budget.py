@@ -65,7 +65,7 @@ class Accuracy:
         )
         sized = sized_models(compilation)[0]
         self._feeds = Samples(sized.model, properties.HETERO_SAMPLE_INPUTS).feeds
-        self._names = compilation.wiring.names()
+        self._names = compilation.op_graph.names()
         self._errors = OperationErrors(compilation, self._against, self._feeds)
         self._exact: list[str] = []
 

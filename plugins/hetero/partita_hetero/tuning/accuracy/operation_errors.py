@@ -38,7 +38,7 @@ class OperationErrors:
         self._compilation = compilation
         self._devices = compilation.devices
         self._against, self._feeds = against, feeds
-        self._names = compilation.wiring.names()
+        self._names = compilation.op_graph.names()
         self._known: dict[tuple[int, str], float] = {}
         self._benches: dict[str, Bench] = {}
 
@@ -93,7 +93,7 @@ class OperationErrors:
         lines = []
         for op in blocking:
             errors = ", ".join(f"{error:.2g} on {device}" for device, error in worst[op].items())
-            node = self._compilation.wiring.nodes[op]
+            node = self._compilation.op_graph.nodes[op]
             kept = f", where the {pins[op].why} keeps it" if op in pins else ""
             if kept:
                 here = pins[op].device

@@ -144,7 +144,7 @@ class DecoderChain:
 
 def formats_of(placer: Placer, work: DecoderWork) -> set[WeightFormat]:
     """How a decoder's weights are stored."""
-    whole = work.work(range(len(placer.wiring.nodes)), 1, 0)
+    whole = work.work(range(len(placer.op_graph.nodes)), 1, 0)
     return set(whole.products)
 
 
@@ -214,10 +214,10 @@ class ChainBuilder:
     ) -> None:
         self._placer, self._out = placer, out
         self._devices, self._request = tuple(devices), request
-        self._wiring = placer.wiring
-        self._work = DecoderWork(placer.model, placer.wiring, request.context, shrinks)
+        self._op_graph = placer.op_graph
+        self._work = DecoderWork(placer.model, placer.op_graph, request.context, shrinks)
         self._caches = cache_inputs(placer.model)
-        self._layers = decoder_layers(placer.model, placer.wiring)
+        self._layers = decoder_layers(placer.model, placer.op_graph)
 
     def build(self) -> DecoderChain:
         """The chains.
@@ -269,7 +269,7 @@ class ChainBuilder:
             raise PlanError(f"No device takes {layer.name} as a whole: {reasons}.")
         mine_of = set(ops)
         caches = [
-            name for name in layer.caches if any(name in self._wiring.reads[op] for op in mine_of)
+            name for name in layer.caches if any(name in self._op_graph.reads[op] for op in mine_of)
         ]
         weights = self._work.stored_bytes(ops)
         return LayerUnit(
@@ -283,13 +283,13 @@ class ChainBuilder:
 
     def _refusal(self, ops: Sequence[int], device: str) -> Reason | None:
         """Why a device does not take operations together."""
-        answer, names = self._placer.ask(device), self._wiring.names()
+        answer, names = self._placer.ask(device), self._op_graph.names()
         for op in ops:
             if (op, device) in self._out:
                 return self._out[op, device]
             if names[op] not in answer:
                 reason = answer.reasons.get(names[op])
-                detail = f"'{names[op]}' ({self._wiring.nodes[op].op_type}): {reason}"
+                detail = f"'{names[op]}' ({self._op_graph.nodes[op].op_type}): {reason}"
                 return Reason(ReasonCode.UNSUPPORTED_OP, detail)
         return None
 
@@ -382,11 +382,11 @@ class ChainBuilder:
         return [
             self._work.value_bytes(value, tokens)
             for op in own
-            for value in self._wiring.nodes[op].outputs
+            for value in self._op_graph.nodes[op].outputs
             if value.name not in kept
             and any(
-                reader not in inside and value.name in self._wiring.reads[reader]
-                for reader in self._wiring.succs[op]
+                reader not in inside and value.name in self._op_graph.reads[reader]
+                for reader in self._op_graph.succs[op]
             )
         ]
 
@@ -395,7 +395,7 @@ class ChainBuilder:
     ) -> tuple[list[int], list[int]]:
         """Bytes of what a unit of a layer reads from the rest, and of what it makes for it."""
         mine, rest = set(ops), set(whole) - set(ops)
-        everyone = set(range(len(self._wiring.nodes)))
+        everyone = set(range(len(self._op_graph.nodes)))
         read = self._read_outside(rest, everyone - mine, tokens)
         written = self._read_outside(mine, mine, tokens)
         return read, written

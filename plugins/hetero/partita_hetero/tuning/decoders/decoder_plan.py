@@ -155,11 +155,11 @@ def plan_for(placer: Placer, out: Mapping[tuple[int, str], Reason]) -> PlannedDe
         InfeasiblePlanError: Memory does not suffice.
         PlanError: A device cannot be measured, or the model's cache holds less than is asked for.
     """
-    if not decoder_layers(placer.model, placer.wiring):
+    if not decoder_layers(placer.model, placer.op_graph):
         return None
     devices, properties = placer.devices, placer.devices.properties
     require_room(properties)
-    work = DecoderWork(placer.model, placer.wiring, properties.HETERO_CONTEXT)
+    work = DecoderWork(placer.model, placer.op_graph, properties.HETERO_CONTEXT)
     held = placer.model.weight_bytes + work.cache_bytes(cache_inputs(placer.model))
     request = TokenRequest(
         properties.HETERO_CONTEXT,
@@ -171,14 +171,14 @@ def plan_for(placer: Placer, out: Mapping[tuple[int, str], Reason]) -> PlannedDe
     if properties.PERFORMANCE_HINT.is_throughput:
         objective = "THROUGHPUT"
     names = _usable(placer, [*devices.names, *placer.pins.values()])
-    live = [op for op, constant in enumerate(placer.wiring.constant) if not constant]
+    live = [op for op, constant in enumerate(placer.op_graph.constant) if not constant]
     described = describe_devices(
         devices=devices,
         names=names,
         formats=formats_of(placer, work),
         weight_bytes=placer.model.weight_bytes,
         side=work.matrix_side(live),
-        attention=AttentionShape.of(placer.model, placer.wiring),
+        attention=AttentionShape.of(placer.model, placer.op_graph),
     )
     return plan_decoder(placer, described, request, objective, out)
 
@@ -190,8 +190,8 @@ def _usable(placer: Placer, names: Sequence[str]) -> list[str]:
     others = [name for name in listed if devices.welcomes(name) or name in pinned]
     answers = [placer.ask(name) for name in others]
     taken = all(
-        any(all(placer.wiring.names()[op] in answer for op in layer.ops) for answer in answers)
-        for layer in decoder_layers(placer.model, placer.wiring)
+        any(all(placer.op_graph.names()[op] in answer for op in layer.ops) for answer in answers)
+        for layer in decoder_layers(placer.model, placer.op_graph)
     )
     return others if taken else listed
 
