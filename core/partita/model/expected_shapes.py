@@ -59,12 +59,16 @@ class ExpectedShapes:
             return found.get(name)
 
 
-def _infer_all(model: Model, shapes: InputShapes) -> dict[str, Shape]:
-    fixed = model.clone().reshape(dict(enumerate(shapes)))
+def static_shapes(model: Model) -> dict[str, Shape]:
+    """By name the shape of each value that the model computes, where it is known."""
     found: dict[str, Shape] = {}
-    for node in fixed.ir.graph:
+    for node in model.ir.graph:
         for value in node.outputs:
             shape = value_shape(value)
             if value.name and is_static(shape):
                 found[value.name] = shape
     return found
+
+
+def _infer_all(model: Model, shapes: InputShapes) -> dict[str, Shape]:
+    return static_shapes(model.clone().reshape(dict(enumerate(shapes))))

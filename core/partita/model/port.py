@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
@@ -28,6 +28,7 @@ Bounds = tuple[int, int | None]
 
 _NAMES = "partita.names"
 _BOUNDS = "partita.bounds"
+_EXAMPLE = "partita.example"
 _LAYOUT = "partita.layout"
 
 
@@ -43,6 +44,8 @@ class Port:
         is_input: Whether it is an input.
         aliases: Other names by which it is found.
         bounds: Least and largest size of each dimension, by axis; empty if none is bounded.
+        example: A shape that a tensor of it may have, where somebody has noted one; those of a
+            model's inputs fit each other. For trials: requests need not have it.
         value: The value in the model's graph; for a compiled model, in the graph of its copy.
     """
 
@@ -53,6 +56,7 @@ class Port:
     is_input: bool = True
     aliases: tuple[str, ...] = field(default=(), compare=False)
     bounds: tuple[Bounds | None, ...] = field(default=(), compare=False)
+    example: tuple[int, ...] | None = field(default=None, compare=False)
     value: ir.Value | None = field(default=None, compare=False, repr=False)
 
     @staticmethod
@@ -78,11 +82,14 @@ class Port:
         try:
             aliases = tuple(map(str, json.loads(notes.get(_NAMES, "[]"))))
             bounds = _still_open(json.loads(notes.get(_BOUNDS, "[]")), shape)
+            example = tuple(map(int, json.loads(notes.get(_EXAMPLE, "[]"))))
         except (TypeError, ValueError) as error:
             raise ModelFormatError(
                 f"The notes on '{name}' in the model's metadata are damaged: {error}"
             ) from error
-        return Port(index, name, dtype, shape, is_input, aliases, bounds, value)
+        port = Port(index, name, dtype, shape, is_input, aliases, bounds, value=value)
+        fits = _EXAMPLE in notes and port.takes(example)
+        return replace(port, example=example) if fits else port
 
     @property
     def is_static(self) -> bool:
@@ -420,6 +427,11 @@ def note_bounds(value: ir.Value, bounds: Sequence[Bounds | None]) -> None:
         value.metadata_props[_BOUNDS] = json.dumps(bounds)
     else:
         value.metadata_props.pop(_BOUNDS, None)
+
+
+def note_example(value: ir.Value, shape: Sequence[int]) -> None:
+    """Notes a shape that tensors of an input may have."""
+    value.metadata_props[_EXAMPLE] = json.dumps(list(shape))
 
 
 def _still_open(noted: Sequence[Any], shape: tuple[Dim, ...] | None) -> tuple[Bounds | None, ...]:

@@ -134,6 +134,38 @@ def test_shapes_known_only_later():
         compare(compiled, proto, RNG.standard_normal(shape).astype(np.float32))
 
 
+def pyramid():
+    """Two sizes of one image, of which the small one is enlarged and added to the large one."""
+    parts = [conv("x", "large", 4, 8), conv("pooled", "small", 8, 8), conv("sum", "y", 8, 2)]
+    pool = helper.make_node(
+        "MaxPool", ["large"], ["pooled"], name="pooled", kernel_shape=[2, 2], strides=[2, 2]
+    )
+    resize = helper.make_node("Resize", ["small", "", "scales"], ["double"], name="double")
+    add = helper.make_node("Add", ["large", "double"], ["sum"], name="sum")
+    nodes = [parts[0][0], pool, parts[1][0], resize, add, parts[2][0]]
+    scales = numpy_helper.from_array(np.array([1, 1, 2, 2], np.float32), "scales")
+    graph = helper.make_graph(
+        nodes,
+        "pyramid",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4, "h", "w"])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [scales, *(weights for _, weights in parts)],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_images_of_unknown_sizes_that_must_fit_each_other():
+    """What one guess for all of them would not be: one is twice as large as the other."""
+    proto = pyramid()
+    compiled = compile_cut(
+        two_processors(), proto, lambda index, op: ("CPU", "CPU2")[op.name in ("double", "sum")]
+    )
+    layouts = {b.value: b.layout for b in compiled.explain().boundaries}
+    assert {layouts[name] for name in ("large", "small", "sum")} == {LAST}
+    for shape in ((1, 4, 8, 6), (1, 4, 16, 10), (1, 4, 8, 6)):
+        compare(compiled, proto, RNG.standard_normal(shape).astype(np.float32))
+
+
 def test_sizes_that_a_model_does_not_take_are_no_error():
     """The size of the unknown dimension is guessed; a Reshape takes one size only."""
     node, weights = conv("x", "c", 4, 8)

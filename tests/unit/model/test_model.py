@@ -13,8 +13,9 @@ from onnx import TensorProto, helper
 
 import partita
 from partita import Model
-from partita.errors import ModelError
+from partita.errors import ModelError, ModelFormatError
 from partita.frontends.reader import read_model
+from partita.model.port import note_example
 from partita.preprocess import PrePostProcessor
 
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
@@ -467,3 +468,16 @@ def test_extract_refuses(by_nodes, start, end):
     nodes = [op.node for op in model.ops] if by_nodes else None
     with pytest.raises(ModelError, match=r"Cannot cut 'part' out of model 'affine'"):
         model.extract([start], [end], "part", nodes)
+
+
+def test_a_port_has_the_example_that_is_noted_as_long_as_it_takes_it():
+    model = read_model(neg(["n", 3]))
+    assert model.input().example is None
+    note_example(model.ir.graph.inputs[0], (2, 3))
+    assert model.input().example == (2, 3)
+    assert model.clone().input().example == (2, 3)
+    model.reshape((5, 3))
+    assert model.input().example is None
+    model.ir.graph.inputs[0].metadata_props["partita.example"] = "[null]"
+    with pytest.raises(ModelFormatError, match="The notes on 'x' in the model's metadata"):
+        model.input()

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from partita.errors import ModelError
+from partita.model.expected_shapes import static_shapes
 from partita.model.model import Dim, Model, Port, is_static, value_shape
 from partita.tensors.element_type import Type
 
@@ -128,6 +129,12 @@ def _widths(product: ir.Node) -> tuple[int, int] | tuple[()]:
         return ()
     turned = [product.attributes.get_int(name, 0) for name in ("transA", "transB")]
     return rows[-2 if turned[0] else -1], weights[-1 if turned[1] else -2]
+
+
+def example_shapes(model: Model) -> dict[str, Shape]:
+    """By name a shape that each value of a model may have at the same time, where one follows."""
+    fixed, inputs = guessed(model, {})
+    return inputs | static_shapes(fixed)
 
 
 def at_shapes(model: Model, shapes: Mapping[str, Shape]) -> Model:

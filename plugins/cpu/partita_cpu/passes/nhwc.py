@@ -45,7 +45,8 @@ _MOVED_CHANNELS = 8
 """Images of fewer are not moved for the sake of means of windows."""
 
 GUESSED_SIZE = 64
-"""Size of unknown dimensions, but for the first one (the batch), in trials."""
+"""Size of unknown dimensions, but for the first one (the batch), in trials of ports that have no
+example."""
 
 
 def with_layouts(specializer: Specializer, layouts: Mapping[Port, MemoryLayout]) -> Specializer:
@@ -65,7 +66,8 @@ def ports_to_lay_out(
     """Ports that need no conversion if images come and go with channels last.
 
     Tries it with all of them: what is converted then would be better plain. Unknown dimensions
-    have some size for that; where the model has no program for it, nothing is named.
+    have those of a port's example for that, or some size; where the model has no program for it,
+    nothing is named.
     """
     graph = specializer.graph
     computed = {v for node in graph.nodes for v in node.outputs if v is not None}
@@ -117,7 +119,7 @@ def _in_memory(port: Port) -> Spec:
     """What the trial's input is in memory."""
     if port.dtype is None or port.shape is None:
         raise _NeedsElements
-    shape = tuple(
+    shape = port.example or tuple(
         dim if isinstance(dim, int) else 1 if axis == 0 else GUESSED_SIZE
         for axis, dim in enumerate(port.shape)
     )

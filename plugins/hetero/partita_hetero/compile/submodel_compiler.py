@@ -8,7 +8,9 @@ from typing import Any
 
 from partita.contract.device_model import DeviceModel, offered_in_place, requests_at_once
 from partita.errors import PLUGIN_FAILURES, PartitaError, in_words
+from partita.model.inference.guessed_shapes import example_shapes
 from partita.model.model import Model
+from partita.model.port import note_example
 from partita.system.processors import usable_processors
 from partita.system.threads import joint_work
 from partita_hetero.partition.op_graph import OpGraph
@@ -16,6 +18,8 @@ from partita_hetero.partition.submodels import Submodel, cut_out
 from partita_hetero.placement.device_list import DeviceList
 
 _log = logging.getLogger("partita.hetero")
+
+_IMAGE_AXES = 4
 
 SPARE_SUBMODELS = 64
 """So many compiled submodels are kept that no assembly uses, for failures that come back."""
@@ -33,6 +37,7 @@ class SubmodelCompiler:
         self.compiled_before: dict[Any, DeviceModel] = {}
         self._memories: dict[str, str] = {}
         self.states: Mapping[str, Mapping[str, Any]] = {}
+        self._examples: Mapping[str, tuple[int, ...]] | None = None
 
     def compile(
         self, submodels: Sequence[Submodel], counted: bool
@@ -49,6 +54,8 @@ class SubmodelCompiler:
             if (submodel.key, counted) not in self.compiled_before
         ]
         models = [cut_out(self._model, self._op_graph, submodel) for submodel in waiting]
+        for model in models:
+            self._note_examples(model)
 
         def compile_one(index: int) -> PartitaError | None:
             try:
@@ -96,6 +103,22 @@ class SubmodelCompiler:
             )
         for key in list(self.compiled_before)[: -2 * len(submodels) - SPARE_SUBMODELS]:
             del self.compiled_before[key]
+
+    def _note_examples(self, model: Model) -> None:
+        """Notes shapes of a submodel's inputs that fit each other, for trials of its device.
+
+        Of images alone, whose device may try in which layout it takes them: those of a pyramid are
+        of different sizes, and the submodel does not say which are double the others.
+        """
+        images = [x for x in model.inputs if x.shape is not None and len(x.shape) == _IMAGE_AXES]
+        if model is self._model or all(port.is_static for port in images):
+            return
+        if self._examples is None:
+            self._examples = example_shapes(self._model)
+        for port in model.inputs:
+            shape = self._examples.get(port.name)
+            if shape is not None and port.value is not None:
+                note_example(port.value, shape)
 
     def _compile(self, submodel: Submodel, model: Model, counted: bool) -> DeviceModel:
         core, device = self._devices.core, submodel.device
