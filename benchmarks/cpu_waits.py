@@ -26,7 +26,7 @@ from partita_cpu.jit.dispatch import entry_of
 from partita_cpu.jit.intrinsics.atomics import call_clock, call_share
 from partita_cpu.jit.kernel import jit
 from partita_cpu.jit.trampoline import Entry, fill
-from partita_cpu.runtime.call_table import Walker
+from partita_cpu.runtime.call_table import CallTable
 from partita_cpu.threads.thread_pool import ROW, Rows, ThreadPool, function_address
 
 Array = np.ndarray[Any, Any]
@@ -94,7 +94,7 @@ class Timed:
             self.request.set_tensor(key, partita.Tensor(array))
         for _ in range(50):  # by then calls are bound
             self.request.infer()
-        found = [thing for thing in gc.get_objects() if isinstance(thing, Walker)]
+        found = [thing for thing in gc.get_objects() if isinstance(thing, CallTable)]
         walker = max(found, key=lambda one: len(one._steps))
         self.names = [getattr(step.fn, "__qualname__", "") for step in walker._steps]
         self._threads, table = threads, walker._table

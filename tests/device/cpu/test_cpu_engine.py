@@ -24,7 +24,7 @@ from partita.errors import (
 )
 from partita.lowering import lower_proto
 from partita_cpu.query import refusals
-from partita_cpu.runtime.call_table import Walker
+from partita_cpu.runtime.call_table import CallTable
 from partita_cpu.runtime.graph_runner import GraphRunner
 from partita_cpu.threads.step_team import Team
 
@@ -347,12 +347,12 @@ def test_the_memory_of_a_request_is_freed_with_it():
     gc.collect()
     gc.disable()  # memory that only a collection frees would pile up
     try:
-        before = sum(type(one) is Walker for one in gc.get_objects())
+        before = sum(type(one) is CallTable for one in gc.get_objects())
         request = model.create_infer_request()
         for _ in range(4):
             request.infer([floats(8, 64)])
         del request
-        assert sum(type(one) is Walker for one in gc.get_objects()) == before
+        assert sum(type(one) is CallTable for one in gc.get_objects()) == before
     finally:
         gc.enable()
 

@@ -8,7 +8,7 @@ from partita import Runner, Tensor
 from partita.contract.runner import run_into
 from partita.errors import DeviceMemoryError, InferError, PartitaError, in_words
 from partita.lowering import Array
-from partita_cpu.runtime.call_table import NativeStretch, Stretch
+from partita_cpu.runtime.call_table import NativeSegment, Segment
 from partita_cpu.threads.call_queue import NativeCall
 from partita_cpu.threads.openblas import use_threads
 from partita_cpu.threads.thread_pool import Rows
@@ -23,39 +23,39 @@ def failure(error: Exception) -> InferError:
 
 
 class CpuBoundCall(NativeCall):
-    """The stretches of one program.
+    """The segments of one program.
 
     Args:
-        stretches: The calls in order.
+        segments: The calls in order.
         threads: Threads that BLAS may use.
-        rebind: Lets the stretches read other inputs; says whether they do.
+        rebind: Lets the segments read other inputs; says whether they do.
     """
 
     def __init__(
         self,
-        stretches: Sequence[Stretch],
+        segments: Sequence[Segment],
         threads: int,
         rebind: Callable[[Sequence[Tensor]], bool] | None = None,
     ) -> None:
-        self._stretches = list(stretches)
+        self._segments = list(segments)
         self._threads = threads
         self._rebind = rebind
-        only = self._stretches[0] if len(self._stretches) == 1 else None
-        self._only = only if isinstance(only, NativeStretch) else None
+        only = self._segments[0] if len(self._segments) == 1 else None
+        self._only = only if isinstance(only, NativeSegment) else None
 
     def __call__(self) -> None:
         """Makes the calls."""
         use_threads(self._threads)
         try:
-            for stretch in self._stretches:
-                stretch()
+            for segment in self._segments:
+                segment()
         except PartitaError:
             raise
         except Exception as error:
             raise failure(error) from error
 
     def rows(self) -> Rows | None:
-        """The rows of the one stretch, if there is but one and one thread walks it."""
+        """The rows of the one segment, if there is but one and one thread walks it."""
         return None if self._only is None else self._only.alone()
 
     def check(self) -> None:

@@ -13,7 +13,7 @@ from partita.contract.execution import ExecutedStep
 from partita.lowering import Array, GraphBody, Operand, OpRecord, Program, ProgramMaker
 from partita.lowering.program import Step, plain
 from partita_cpu.runtime.call_layout import CallLayout, Place
-from partita_cpu.runtime.call_table import Stretch, Walker
+from partita_cpu.runtime.call_table import CallTable, Segment
 from partita_cpu.runtime.kernel_loading import callable_of
 from partita_cpu.runtime.loop_body import LoopBody, Runner
 from partita_cpu.runtime.output_arrays import deliver, fits_output, span_of
@@ -37,9 +37,9 @@ class BoundProgram:
         team: The threads that large steps are shared among.
         times: Where to note what each operation took, or ``None``.
         arena: At least as many bytes as the program's intermediate tensors take.
-        room: Where outputs lie that are given no memory.
-        runner_of: Makes what runs bodies, and the rest of the program for sizes that the run tells;
-            a runner is told where to note times, or ``None``.
+        results: Memory of the outputs for which a run is given none.
+        make_runner: Makes what runs bodies, and the rest of the program for sizes that the run
+            tells; a runner is told where to note times, or ``None``.
         in_place: By output the input whose memory it may be given.
 
     Attributes:
@@ -52,36 +52,36 @@ class BoundProgram:
         team: Team,
         times: Times | None,
         arena: Array,
-        room: ResultMemory,
-        runner_of: Callable[[ProgramMaker, Times | None], Runner],
+        results: ResultMemory,
+        make_runner: Callable[[ProgramMaker, Times | None], Runner],
         in_place: Mapping[int, int] | None = None,
     ) -> None:
         self._program = self.program = program
         self._in_place = in_place or {}
         self._team = team
         self._times = times
-        self._runner_of = runner_of
-        self._results: dict[Operand, Array] = {}
+        self._make_runner = make_runner
+        self._late_results: dict[Operand, Array] = {}
         self._inputs: list[Array | None] = [None] * len(program.inputs)
         self._late = program.late
-        self._room = room
-        self._version = -1  # of the room that the buffers are of
+        self._results = results
+        self._version = -1  # of the memory that the buffers are in
         self._buffers: list[Array | None] = [None] * len(program.outputs)  # taken when they serve
         self._outputs: list[Array | None] = list(self._buffers)
         self._memory = Memory(program, arena, self._buffers)
         layout = _layout_of(program, team)
         self._input_places, self._output_places = layout.inputs, layout.outputs
-        self._walker: Walker | None = None
+        self._table: CallTable | None = None
         if team.pool is not None:
             slots = layout.slots(program, self._memory.start, self._buffers)
-            self._walker = Walker(program, layout, slots, team.pool, self._memory)
+            self._table = CallTable(program, layout, slots, team.pool, self._memory)
         self._calls: dict[int, Call] = {
             number: self._call(program.steps[number], self._memory.arguments(number))
-            for number in layout.called
+            for number in layout.python_steps
         }
-        self._held = self._places_held()
+        self._python_inputs = self._places_in_python()
         rest = program.rest
-        self._rest = None if rest is None else runner_of(rest.specializer, times)
+        self._rest = None if rest is None else make_runner(rest.specializer, times)
         self._own_bytes = _ARGUMENT_BYTES * layout.arguments
         self._to_buffers = False  # whether steps write all outputs to the buffers
         self._direct = program.is_direct
@@ -101,19 +101,19 @@ class BoundProgram:
         try:
             return self._run(inputs, outputs)
         finally:
-            self.let_go()
+            self.release_inputs()
 
     def _run(self, inputs: Sequence[Array], outputs: Sequence[Array | None] | None) -> list[Array]:
-        if outputs is not None or not self._to_buffers or self._version != self._room.version:
+        if outputs is not None or not self._to_buffers or self._version != self._results.version:
             self._take_outputs(inputs, outputs)
             self._to_buffers = outputs is None
-        self._walk()
+        self._make_calls()
         if outputs is None and self._direct:
             return list(self._buffers)  # type: ignore[arg-type]  # all have one
         return self._collect(outputs)
 
-    def settle(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> bool:
-        """Puts arrays in their places; whether a run is then nothing but calls."""
+    def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> bool:
+        """Lets the calls read and write arrays; whether a run is then nothing but calls."""
         self._put_inputs(inputs)
         self._take_outputs(inputs, outputs)
         return self._direct and all(map(operator.is_, self._outputs, outputs))
@@ -123,33 +123,33 @@ class BoundProgram:
             self._inputs[index] = array
             self._patch(self._input_places[index], array)
 
-    def let_go(self) -> None:
-        """Keeps no input after a run: their addresses stay, and are used if they come again."""
+    def release_inputs(self) -> None:
+        """Holds no array of an input any longer; addresses stay, for the same arrays to come."""
         self._inputs = [None] * len(self._inputs)
-        for _, places in self._held:
+        for _, places in self._python_inputs:
             for number, position in places:
                 self._put(number, position, None)
 
-    def _places_held(self) -> list[tuple[int, list[Place]]]:
+    def _places_in_python(self) -> list[tuple[int, list[Place]]]:
         """The inputs that calls of Python have as arguments, and where."""
         found = []
         for index, places in enumerate(self._input_places):
-            walker = self._walker
-            held = [p for p in places if walker is None or not walker.reaches(p[0], p[1])]
+            table = self._table
+            held = [p for p in places if table is None or not table.can_patch(p[0], p[1])]
             if held:
                 found.append((index, held))
         return found
 
-    def stretches(self) -> Sequence[Stretch]:
-        """The calls of a run on the arrays that :meth:`settle` has put in place."""
-        if self._walker is None:
-            return [self._walk]
-        return self._walker.stretches(self._calls, self)
+    def segments(self) -> Sequence[Segment]:
+        """The calls of a run on the arrays that :meth:`bind` was given."""
+        if self._table is None:
+            return [self._make_calls]
+        return self._table.segments(self._calls, self)
 
-    def repoint(self, inputs: Sequence[Array]) -> bool:
+    def rebind(self, inputs: Sequence[Array]) -> bool:
         """Lets calls that were handed out read other inputs; whether all of them can."""
-        walker, arrays = self._walker, uncopied(inputs)
-        if walker is None or arrays is None:
+        table, arrays = self._table, uncopied(inputs)
+        if table is None or arrays is None:
             return False
         for new, old in zip(arrays, self._inputs, strict=True):
             if old is None or new.shape != old.shape or new.dtype != old.dtype:
@@ -159,18 +159,18 @@ class BoundProgram:
             ):
                 return False
         places = [place for found in self._input_places for place in found]
-        if not all(walker.reaches(number, position) for number, position in places):
+        if not all(table.can_patch(number, position) for number, position in places):
             return False
         self._inputs = list(arrays)
         for found, array in zip(self._input_places, arrays, strict=True):
             self._patch(found, array)
         return True
 
-    def _walk(self) -> None:
+    def _make_calls(self) -> None:
         if self._times is not None:
             self._run_timed(self._times)
-        elif self._walker is not None:
-            self._walker.run(self._calls)
+        elif self._table is not None:
+            self._table.run(self._calls)
         else:
             for fn, args in self._calls.values():
                 fn(*args)
@@ -183,15 +183,17 @@ class BoundProgram:
         operand = self._program.outputs[index]
         taken = self._buffers[index]
         if taken is None and operand is not None and operand not in self._late:
-            taken = self._buffers[index] = self._room.array(index, operand)
+            taken = self._buffers[index] = self._results.array(index, operand)
         return taken
 
     def _call(self, step: Step, args: Sequence[Any]) -> Call:
         """A call of Python; one through the team or :meth:`_keep` has an argument in front."""
         if not step.when:
-            return _leave, tuple(args)
+            return _skip, tuple(args)
         args = [
-            LoopBody(self._runner_of(arg.specializer, None)) if isinstance(arg, GraphBody) else arg
+            LoopBody(self._make_runner(arg.specializer, None))
+            if isinstance(arg, GraphBody)
+            else arg
             for arg in args
         ]
         if step.results:
@@ -207,11 +209,11 @@ class BoundProgram:
         """Runs a step whose result shapes only the run tells, and keeps its results."""
         for operand, array in zip(step.results, step.fn(*args), strict=True):
             wanted = None if operand.dtype.hasobject else operand.dtype
-            self._results[operand] = plain(np.asarray(array, dtype=wanted))
+            self._late_results[operand] = plain(np.asarray(array, dtype=wanted))
 
     def _patch(self, places: Sequence[Place], array: Array) -> None:
         for number, position in places:
-            if self._walker is not None and self._walker.patch(number, position, array):
+            if self._table is not None and self._table.patch(number, position, array):
                 continue
             shape = self._program.steps[number].args[position].shape
             self._put(number, position, array if array.shape == shape else array.reshape(shape))
@@ -225,7 +227,7 @@ class BoundProgram:
     def _take_outputs(self, inputs: Sequence[Array], given: Sequence[Array | None] | None) -> None:
         """Lets steps write to the given arrays; not to one that an input still lies in."""
         read = [] if given is None else [span_of(array) for array in inputs]
-        if self._version != self._room.version:
+        if self._version != self._results.version:
             self._buffers[:] = [None] * len(self._buffers)
         for index, places in enumerate(self._output_places):
             operand, array = self._program.outputs[index], None
@@ -244,7 +246,7 @@ class BoundProgram:
             if array is not None and array is not self._outputs[index]:
                 self._outputs[index] = array
                 self._patch(places, array)
-        self._version = self._room.version
+        self._version = self._results.version
 
     def _collect(self, given: Sequence[Array | None] | None) -> list[Array]:
         program = self._program
@@ -255,7 +257,7 @@ class BoundProgram:
             target = None if given is None else given[index]
             if target is not None and target.shape != operand.shape:
                 target = None  # the request says so
-            if program.owned[index] is not None and operand not in self._results:
+            if program.owned[index] is not None and operand not in self._late_results:
                 source = self._outputs[index]
             else:
                 source = self._array(operand)
@@ -275,8 +277,8 @@ class BoundProgram:
         """The present elements of any operand that outlives the steps."""
         if operand.const is not None:
             return operand.const
-        if operand in self._results:
-            return self._results[operand]
+        if operand in self._late_results:
+            return self._late_results[operand]
         root = operand.root
         for index, given in enumerate(self._program.inputs):
             if given is root:
@@ -292,15 +294,15 @@ class BoundProgram:
             times.append((op, 0, 0))
         for number, step in enumerate(self._program.steps):
             start, cpu_start = clock(), cpu_clock()
-            if self._walker is None:
+            if self._table is None:
                 fn, args = self._calls[number]
                 fn(*args)
             else:
-                self._walker.run_one(number, self._calls)
+                self._table.run_one(number, self._calls)
             times.append((step.op, clock() - start, cpu_clock() - cpu_start))
 
 
-def _leave(*args: Any) -> None:
+def _skip(*args: Any) -> None:
     """Computes nothing: another step does, for these sizes."""
 
 

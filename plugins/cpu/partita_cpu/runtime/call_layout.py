@@ -38,13 +38,13 @@ class CallLayout:
         walks: Whether a thread pool makes calls of compiled kernels; else Python makes all calls.
 
     Attributes:
-        taken: For each step whether a thread pool calls it.
+        is_native: For each step whether a thread pool calls it.
         first_slots: For each step the first of its slots.
         trampolines: For each step the address of its trampoline, or 0.
-        called: The numbers of the steps that Python calls.
+        python_steps: The numbers of the steps that Python calls.
         arguments: How many all steps have.
-        parts: Runs of steps that a thread pool takes, and single ones that Python calls: first and
-            behind the last one.
+        segments: Runs of steps that a thread pool calls, and single ones that Python calls: the
+            numbers of the first step and of the one after the last.
         inputs: For each input the arguments that read it.
         outputs: For each output the arguments in whose memory it is made.
         patched: The slots of these arguments' addresses, of steps that a thread pool calls.
@@ -53,11 +53,11 @@ class CallLayout:
 
     def __init__(self, program: Program, walks: bool) -> None:
         entries = load_kernels(program)
-        self.taken = [walks and entry is not None for entry in entries]
+        self.is_native = [walks and entry is not None for entry in entries]
         self.trampolines = np.zeros(len(entries), np.int64)
         self.first_slots = np.zeros(len(entries), np.int64)
-        self.parts = _parts(self.taken)
-        self.called = [number for number, taken in enumerate(self.taken) if not taken]
+        self.segments = _segments(self.is_native)
+        self.python_steps = [number for number, native in enumerate(self.is_native) if not native]
         self.arguments = sum(len(step.args) for step in program.steps)
         self.inputs: list[list[Place]] = [[] for _ in program.inputs]
         self.outputs: list[list[Place]] = [[] for _ in program.outputs]
@@ -71,7 +71,7 @@ class CallLayout:
         values: list[Any] = []
         in_arena: list[int] = []
         for number, (step, entry) in enumerate(zip(program.steps, entries, strict=True)):
-            if not self.taken[number] or entry is None:
+            if not self.is_native[number] or entry is None:
                 continue
             self.first_slots[number] = len(values)
             self.trampolines[number] = entry.trampoline
@@ -179,15 +179,15 @@ class _Words:
         return slots
 
 
-def _parts(taken: Sequence[bool]) -> list[tuple[int, int]]:
-    """Runs of steps that are taken, and single ones that are not."""
-    parts = []
+def _segments(is_native: Sequence[bool]) -> list[tuple[int, int]]:
+    """Runs of native steps, and single ones that are not."""
+    segments = []
     number = 0
-    while number < len(taken):
+    while number < len(is_native):
         last = number
-        while last < len(taken) and taken[last]:
+        while last < len(is_native) and is_native[last]:
             last += 1
         last = max(last, number + 1)
-        parts.append((number, last))
+        segments.append((number, last))
         number = last
-    return parts
+    return segments

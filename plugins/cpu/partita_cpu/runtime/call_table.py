@@ -2,7 +2,7 @@
 
 A row has the trampoline's address, the address of the step's slots (`call_layout`), the number of
 threads that share it, and what to clear before. Steps that only Python can call split the table
-into parts.
+into segments.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Memory(Protocol):
         """The arguments of a step: arrays in place of operands, but for inputs."""
 
 
-class Walker:
-    """The steps of one program on one request's memory.
+class CallTable:
+    """The calls of one program on one request's memory, in the form that a thread pool walks.
 
     Args:
         program: The program.
@@ -62,29 +62,31 @@ class Walker:
         self._words = slots.data
         self._layout = layout  # which keeps arrays whose addresses are in the slots
         self._places = layout.patched
-        self.taken = layout.taken
+        self._is_native = layout.is_native
         work = np.array(program.works)
-        self._table = np.zeros((len(work), ROW), np.int64)
-        self._table[:, 0] = layout.trampolines
-        self._table[:, 1] = slots.ctypes.data + 8 * layout.first_slots
-        self._table[:, 2] = pool.size * ((work >= SHARED_WORK) & (pool.size > 1))
+        self._rows = np.zeros((len(work), ROW), np.int64)
+        self._rows[:, 0] = layout.trampolines
+        self._rows[:, 1] = slots.ctypes.data + 8 * layout.first_slots
+        self._rows[:, 2] = pool.size * ((work >= SHARED_WORK) & (pool.size > 1))
         for number, (slot, lines) in layout.cleared.items():
-            self._table[number, 3:] = self._words[slot], lines
+            self._rows[number, 3:] = self._words[slot], lines
         if idle := list(program.idle):
-            self._table[idle] = idle_trampoline(), slots.ctypes.data, 0, 0, 0
+            self._rows[idle] = idle_trampoline(), slots.ctypes.data, 0, 0, 0
             work[idle] = 0
-        self._rows: int = self._table.ctypes.data
-        self._parts = [
-            _Part(first, last, self._part(first, last, work) if layout.taken[first] else None)
-            for first, last in layout.parts
+        self._address: int = self._rows.ctypes.data
+        self._segments = [
+            _Steps(
+                first, last, self._rows_of(first, last, work) if layout.is_native[first] else None
+            )
+            for first, last in layout.segments
         ]
         self._single: dict[int, Rows] = {}
 
-    def _part(self, first: int, last: int, work: Array) -> Rows:
+    def _rows_of(self, first: int, last: int, work: Array) -> Rows:
         shared = bool(work[first:last].max() >= WAKING_WORK)
-        return Rows(self._rows, first, last, shared)
+        return Rows(self._address, first, last, shared)
 
-    def reaches(self, number: int, position: int) -> bool:
+    def can_patch(self, number: int, position: int) -> bool:
         """Whether :meth:`patch` can change an argument."""
         return (number, position) in self._places
 
@@ -101,32 +103,32 @@ class Walker:
 
     def run(self, calls: Mapping[int, Call]) -> None:
         """Runs all steps; `calls` are those for Python, by number."""
-        for part in self._parts:
-            if part.rows is not None:
-                self._pool.run(part.rows, self.explain)
+        for segment in self._segments:
+            if segment.rows is not None:
+                self._pool.run(segment.rows, self.explain_failure)
             else:
-                fn, args = calls[part.first]
+                fn, args = calls[segment.first]
                 fn(*args)
 
     def run_one(self, number: int, calls: Mapping[int, Call]) -> None:
         """Runs one step as :meth:`run` would; `calls` are those for Python."""
-        if self.taken[number]:
+        if self._is_native[number]:
             rows = self._single.get(number)
             if rows is None:
-                shared = bool(self._table[number, 2])
-                rows = self._single[number] = Rows(self._rows, number, number + 1, shared)
-            self._pool.run(rows, self.explain)
+                shared = bool(self._rows[number, 2])
+                rows = self._single[number] = Rows(self._address, number, number + 1, shared)
+            self._pool.run(rows, self.explain_failure)
         else:
             fn, args = calls[number]
             fn(*args)
 
-    def explain(self, number: int) -> None:
+    def explain_failure(self, number: int) -> None:
         """Raises what a step that failed has to say, if anything."""
         kernel = self._program.steps[number].fn
         if isinstance(kernel, Checked):
             kernel.explain(*self._memory.arguments(number))
 
-    def stretches(self, calls: Mapping[int, Call], keep: object) -> list[Stretch]:
+    def segments(self, calls: Mapping[int, Call], keep: object) -> list[Segment]:
         """What :meth:`run` does with the arrays that are in their places now, to be called later.
 
         Args:
@@ -134,20 +136,22 @@ class Walker:
             keep: What holds the arrays.
         """
         return [
-            NativeStretch(self._pool, part.rows, self.explain, keep)
-            if part.rows is not None
-            else functools.partial(calls[part.first][0], *calls[part.first][1])
-            for part in self._parts
+            NativeSegment(self._pool, segment.rows, self.explain_failure, keep)
+            if segment.rows is not None
+            else functools.partial(calls[segment.first][0], *calls[segment.first][1])
+            for segment in self._segments
         ]
 
 
-class _Part(NamedTuple):
+class _Steps(NamedTuple):
+    """A segment of the table; without rows, a step that Python calls."""
+
     first: int
     last: int
     rows: Rows | None
 
 
-class NativeStretch:
+class NativeSegment:
     """Rows of a table that a thread pool walks in one call.
 
     Args:
@@ -181,5 +185,5 @@ class NativeStretch:
             raise_failure(failed, self._explain)
 
 
-Stretch = NativeStretch | Callable[[], Any]
+Segment = NativeSegment | Callable[[], Any]
 """Part of a program: rows for a thread pool, or a call for Python."""

@@ -255,7 +255,7 @@ class CpuRunner(Runner):
         self, inputs: Sequence[Tensor], outputs: Sequence[Tensor | None] | None = None
     ) -> Sequence[Tensor]:
         """Computes the outputs, in the given tensors where they are of this memory and fit."""
-        self._cancellation.is_wanted = False
+        self._cancellation.requested = False
         if self._times is not None:
             self._times.clear()
         use_threads(self._threads)
@@ -296,15 +296,15 @@ class CpuRunner(Runner):
         if len(targets) != len(outputs):
             return None
         bound = self.graph.bind(arrays, targets, scratch)
-        stretches = None if bound is None else bound.stretches()
-        if bound is None or not stretches:
+        segments = None if bound is None else bound.segments()
+        if bound is None or not segments:
             return None
 
         def rebind(inputs: Sequence[Tensor]) -> bool:
             ports = zip(inputs, self._ports_in, strict=True)
-            return bound.repoint([stored_as(tensor, layout) for tensor, layout in ports])
+            return bound.rebind([stored_as(tensor, layout) for tensor, layout in ports])
 
-        call = CpuBoundCall(stretches, self._threads, rebind)
+        call = CpuBoundCall(segments, self._threads, rebind)
         values = [arrays[index] for index in self.graph.value_inputs]
         return ValueBoundCall(call, values, self, inputs, outputs) if values else call
 
@@ -315,7 +315,7 @@ class CpuRunner(Runner):
 
     def cancel(self) -> None:
         """Ends a run before the next iteration of a Loop or Scan; steps between are short."""
-        self._cancellation.is_wanted = True
+        self._cancellation.requested = True
 
     def _tensor(self, index: int, array: Array) -> Tensor:
         dtype, layout = self._ports_out[index]

@@ -20,8 +20,8 @@ from partita_cpu.threads.step_team import Team
 
 _BYTE = np.dtype(np.uint8)
 
-_FEW_SURPRISES = 4
-"""Expected sizes may be wrong so many times, and from then on in one of so many runs."""
+_FEW_MISPREDICTIONS = 4
+"""Predicted sizes may be wrong so many times, and from then on in one of so many runs."""
 
 
 class Cancellation:
@@ -30,13 +30,13 @@ class Cancellation:
     No ``threading.Event``: Ctrl-C inside of that leaves its lock locked.
 
     Attributes:
-        is_wanted: Whether the run is to end.
+        requested: Whether the run is to end.
     """
 
-    __slots__ = ("is_wanted",)
+    __slots__ = ("requested",)
 
     def __init__(self) -> None:
-        self.is_wanted = False
+        self.requested = False
 
 
 class GraphRunner:
@@ -77,9 +77,9 @@ class GraphRunner:
         self._last_specs: list[Spec] = []
         self._last_values: list[bytes] = []
         self._last: BoundProgram | None = None
-        self._explained: tuple[ExecutedStep, ...] = ()  # of what is not held here any more
-        self._plain: GraphRunner | None = None
-        self._runs = self._surprises = 0
+        self._kernels: tuple[ExecutedStep, ...] = ()  # of the last run, if `_last` is None
+        self._unpredicted: GraphRunner | None = None
+        self._runs = self._mispredictions = 0
 
     def run(
         self, inputs: Sequence[Array], outputs: Sequence[Array | None] | None = None
@@ -97,25 +97,25 @@ class GraphRunner:
         Raises:
             InferCancelledError: The run is to end early.
         """
-        if self._plain is not None and self._gave_up():
-            return self._plain.run(inputs, outputs)
+        if self._unpredicted is not None and self._mispredicts_often():
+            return self._unpredicted.run(inputs, outputs)
         arrays = [a if a.flags.carray else plain(a) for a in inputs]
         specs = [(a.shape, a.dtype) for a in arrays]
         values = [arrays[i].tobytes() for i in self._specializer.value_inputs]
         if self._last is not None and specs == self._last_specs and values == self._last_values:
             bound = self._last
         else:
-            bound = self._last = self._bind(arrays)
+            bound = self._last = self._bound_for(arrays)
             self._last_specs, self._last_values = specs, values
-        return self.expecting(functools.partial(bound.run, arrays, outputs), arrays, outputs)
+        return self.call_or_repeat(functools.partial(bound.run, arrays, outputs), arrays, outputs)
 
-    def expecting(
+    def call_or_repeat(
         self,
         call: Callable[[], list[Array]],
         inputs: Sequence[Array],
         outputs: Sequence[Array | None] | None = None,
     ) -> list[Array]:
-        """Makes a call for the graph; repeats it without expectations if a size is not as expected.
+        """Makes a call for the graph; repeats it without predicted sizes if one was wrong.
 
         Args:
             call: Computes the graph of the inputs.
@@ -125,16 +125,16 @@ class GraphRunner:
         Raises:
             InferCancelledError: The run is to end early.
         """
-        if self._cancellation.is_wanted:
+        if self._cancellation.requested:
             raise InferCancelledError("The request was cancelled.")
         self._runs += 1
-        if self._plain is None or not self._gave_up():
+        if self._unpredicted is None or not self._mispredicts_often():
             try:
                 return call()
             except OtherSizes:
-                self._surprises += 1
-                self._plain = self._plain or self._without_expectations()
-        return self._plain.run(inputs, outputs)
+                self._mispredictions += 1
+                self._unpredicted = self._unpredicted or self._without_predictions()
+        return self._unpredicted.run(inputs, outputs)
 
     def program_for(self, arrays: Sequence[Array]) -> Program:
         """The program that a run on these arrays would be."""
@@ -145,17 +145,17 @@ class GraphRunner:
         made = [operand for operand in program.outputs if operand is not None]
         return [aligned_empty(operand.shape, operand.dtype) for operand in made]
 
-    def _without_expectations(self) -> GraphRunner:
+    def _without_predictions(self) -> GraphRunner:
         plain = self._specializer.plain
         if plain is None:
-            raise RuntimeError("a program without expected sizes cannot have met others")
+            raise RuntimeError("a program without predicted sizes cannot have met others")
         most = self.bound_programs.most_bytes
         return GraphRunner(plain, self._team, self._times, most, self._cancellation)
 
-    def _gave_up(self) -> bool:
-        """Whether expected sizes were wrong so often that they cost more runs than they save."""
-        few, surprises = _FEW_SURPRISES, self._surprises
-        return surprises > few and surprises * few > self._runs
+    def _mispredicts_often(self) -> bool:
+        """Whether predicted sizes were wrong so often that they cost more runs than they save."""
+        few, wrong = _FEW_MISPREDICTIONS, self._mispredictions
+        return wrong > few and wrong * few > self._runs
 
     def bind(
         self,
@@ -186,10 +186,10 @@ class GraphRunner:
             arena = self._arena_for(program)
         elif not len(self.bound_programs):
             self.close()
-        bound = self._bound_to(program, arena, MOST_KEPT_BYTES, None, None)
-        if not bound.settle(arrays, outputs):
+        bound = self._new_bound(program, arena, MOST_KEPT_BYTES, None, None)
+        if not bound.bind(arrays, outputs):
             return None
-        self._explained = kernels_of(program)
+        self._kernels = kernels_of(program)
         return bound
 
     def leave_results(self) -> None:
@@ -199,13 +199,13 @@ class GraphRunner:
         """
         self._results.leave()
         if self._last is not None:
-            self._explained = self._last.explain()
+            self._kernels = self._last.explain()
             self.bound_programs.discard(id(self._last.program))
             self._last = None
 
     def explain(self) -> tuple[ExecutedStep, ...]:
         """The kernels of the last run, in order; none before the first one."""
-        return self._explained if self._last is None else self._last.explain()
+        return self._kernels if self._last is None else self._last.explain()
 
     @property
     def value_inputs(self) -> tuple[int, ...]:
@@ -215,27 +215,27 @@ class GraphRunner:
     @property
     def kept_bytes(self) -> int:
         """What is kept for all shapes seen before, the arena, and memory of results."""
-        plain = 0 if self._plain is None else self._plain.kept_bytes
+        plain = 0 if self._unpredicted is None else self._unpredicted.kept_bytes
         return self.bound_programs.nbytes + self._arena.nbytes + self._results.nbytes + plain
 
     def close(self) -> None:
         """Frees the memory; a later run takes new."""
         self.bound_programs.clear()
-        self._last = self._plain = None
+        self._last = self._unpredicted = None
         self._arena = aligned_empty((0,), _BYTE)
         self._results.leave()
 
-    def _bind(self, arrays: Sequence[Array]) -> BoundProgram:
+    def _bound_for(self, arrays: Sequence[Array]) -> BoundProgram:
         program = self._specializer.program_for(arrays)
         bound = self.bound_programs.get(id(program))
         if bound is None:
             arena = self._arena_for(program)
             most = self.bound_programs.most_bytes
-            bound = self._bound_to(program, arena, most, self._cancellation, self._times)
+            bound = self._new_bound(program, arena, most, self._cancellation, self._times)
             self.bound_programs.add(id(program), bound)
         return bound
 
-    def _bound_to(
+    def _new_bound(
         self,
         program: Program,
         arena: Array,
@@ -244,9 +244,10 @@ class GraphRunner:
         times: Times | None,
     ) -> BoundProgram:
         """A program on this runner's memory; the other arguments are for what runs bodies in it."""
-        runner_of = functools.partial(_nested, self._team, most_bytes, cancellation)
-        room, in_place = self._results, self._in_place
-        return BoundProgram(program, self._team, times, arena, room, runner_of, in_place)
+        make_runner = functools.partial(_runner_of_body, self._team, most_bytes, cancellation)
+        return BoundProgram(
+            program, self._team, times, arena, self._results, make_runner, self._in_place
+        )
 
     def _arena_for(self, program: Program) -> Array:
         """The arena. If it is too small, what is bound to it is bound anew when it comes again.
@@ -261,7 +262,7 @@ class GraphRunner:
         return self._arena
 
 
-def _nested(
+def _runner_of_body(
     team: Team,
     most_bytes: int,
     cancellation: Cancellation | None,

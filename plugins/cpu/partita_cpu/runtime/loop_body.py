@@ -8,7 +8,7 @@ from typing import Protocol
 
 from partita.contract.execution import ExecutedStep
 from partita.lowering import Array, Program
-from partita_cpu.runtime.call_table import Stretch
+from partita_cpu.runtime.call_table import Segment
 
 
 class Bound(Protocol):
@@ -20,13 +20,13 @@ class Bound(Protocol):
 
     program: Program
 
-    def settle(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> bool:
-        """Puts arrays in their places; whether a run is then nothing but calls."""
+    def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> bool:
+        """Lets the calls read and write arrays; whether a run is then nothing but calls."""
 
-    def stretches(self) -> Sequence[Stretch]:
+    def segments(self) -> Sequence[Segment]:
         """The calls."""
 
-    def let_go(self) -> None:
+    def release_inputs(self) -> None:
         """Holds the arrays no longer."""
 
 
@@ -61,7 +61,9 @@ class Runner(Protocol):
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Bound | None:
         """A program bound to these arrays for good."""
 
-    def expecting(self, call: Callable[[], list[Array]], inputs: Sequence[Array]) -> list[Array]:
+    def call_or_repeat(
+        self, call: Callable[[], list[Array]], inputs: Sequence[Array]
+    ) -> list[Array]:
         """Makes a call for the body; where a size is not as expected, a program for any does it."""
 
 
@@ -95,19 +97,19 @@ class LoopBody:
             self._bound = None
             self._outputs = runner.new_outputs(program)
             self._bound = runner.bind(arrays, self._outputs)
-        elif not self._bound.settle(arrays, self._outputs):
+        elif not self._bound.bind(arrays, self._outputs):
             self._bound = None
         if self._bound is None:
             return None
-        calls = functools.partial(self._call, self._bound.stretches())
-        return functools.partial(runner.expecting, calls, list(arrays))
+        calls = functools.partial(self._call, self._bound.segments())
+        return functools.partial(runner.call_or_repeat, calls, list(arrays))
 
     def release(self) -> None:
         """Holds the arrays no longer."""
         if self._bound is not None:
-            self._bound.let_go()
+            self._bound.release_inputs()
 
-    def _call(self, stretches: Sequence[Stretch]) -> list[Array]:
-        for stretch in stretches:
-            stretch()
+    def _call(self, segments: Sequence[Segment]) -> list[Array]:
+        for segment in segments:
+            segment()
         return self._outputs

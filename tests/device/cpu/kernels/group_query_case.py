@@ -92,8 +92,8 @@ class Case:
             scratch = np.full(specializer.program_for(arrays).arena_bytes + 64, 0xFF, np.uint8)
             outputs = [np.full_like(x, _worst(x.dtype)) for x in self.expected()]
             bound = runner.bind(arrays, outputs, scratch)
-            for stretch in bound.stretches():
-                stretch()
+            for segment in bound.segments():
+                segment()
         return outputs
 
     def check(self, tolerance=2e-5):
