@@ -79,8 +79,7 @@ def guarded_empty(shape, dtype, at_end=True, alignment=1):
 
 def guard_device():
     """Puts each of device CPU's intermediate tensors, outputs and constants at guard pages too."""
-    from partita.lowering import builder
-    from partita.lowering.emission import buffers
+    from partita.lowering.emission import buffers, builder
     from partita_cpu.runtime import bound_program, device_model, graph_runner, result_memory
 
     def aligned_empty(shape, dtype):

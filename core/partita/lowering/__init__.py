@@ -17,12 +17,12 @@ A back-end takes a model through these stages, each a folder or module here::
 
 from __future__ import annotations
 
-from partita.lowering.builder import Builder
 from partita.lowering.constant_folding import (
     fold_constants,
     fold_quantized_weights,
     reference_fold,
 )
+from partita.lowering.emission.builder import Builder
 from partita.lowering.emitter import Emitter, GraphBody, NeedsValue, OtherSizes
 from partita.lowering.fusion import fuse, fuse_for_shapes, fuse_levels
 from partita.lowering.fusion.activation import NO_ACTIVATION, Activation, ActivationCode

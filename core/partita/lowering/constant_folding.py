@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from partita.errors import CompileError, OperandError
-from partita.lowering.builder import Builder
+from partita.lowering.emission.builder import Builder
 from partita.lowering.emission.errors import blamed_on
 from partita.lowering.emitter import Emitter
 from partita.lowering.graph import Graph, Node, Value

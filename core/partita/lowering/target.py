@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from partita.lowering.builder import Builder
+from partita.lowering.emission.builder import Builder
 from partita.lowering.emitter import Emitted, Emitter
 from partita.lowering.graph import Graph, Node, Value
 from partita.lowering.program import Array, Operand, Program, Step

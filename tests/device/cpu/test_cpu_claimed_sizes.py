@@ -11,7 +11,7 @@ from onnx import TensorProto, parser
 
 import partita
 from partita.errors import CompileError
-from partita.lowering import builder
+from partita.lowering.emission import builder
 
 N = 2**26
 CLAIMS = {

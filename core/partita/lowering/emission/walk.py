@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from partita.errors import CompileError
-from partita.lowering.builder import Builder
 from partita.lowering.constant_folding import computed_now, taken_branch
 from partita.lowering.emission.buffers import owned_buffers, place_buffers
+from partita.lowering.emission.builder import Builder
 from partita.lowering.emission.errors import blamed_on
 from partita.lowering.emission.owner import OperandScope, Owner
 from partita.lowering.emission.signals import MoreValueInputs, MustFoldAll, OtherShapes

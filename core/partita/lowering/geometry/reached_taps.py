@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from partita.lowering.builder import Builder
+from partita.lowering.emission.builder import Builder
 from partita.lowering.geometry.windows import Window
 from partita.lowering.program import Array, Operand
 from partita.lowering.shapes.symbolic_size import Number, Size, evaluated

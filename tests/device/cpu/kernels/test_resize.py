@@ -20,7 +20,7 @@ from single_op import (
 )
 
 from partita.errors import CompileError, PartitaError
-from partita.lowering import builder
+from partita.lowering.emission import builder
 from partita.lowering.geometry import resampling
 
 TRANSFORMS = ["half_pixel", "pytorch_half_pixel", "asymmetric", "align_corners"]

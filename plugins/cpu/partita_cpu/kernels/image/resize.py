@@ -16,7 +16,8 @@ import numpy as np
 
 from partita.contract.query import Reason, ReasonCode
 from partita.errors import CompileError
-from partita.lowering import Array, Builder, Node, Operand, builder
+from partita.lowering import Array, Builder, Node, Operand
+from partita.lowering.emission import builder
 from partita.lowering.geometry.axes import distinct_axes
 from partita.lowering.geometry.interpolation import Interpolation, table
 from partita.lowering.geometry.resampling import (
