@@ -79,7 +79,7 @@ def guarded_empty(shape, dtype, at_end=True, alignment=1):
 
 def guard_device():
     """Puts each of device CPU's intermediate tensors, outputs and constants at guard pages too."""
-    from partita.lowering.emission import buffers, builder
+    from partita.lowering.emission import buffers, builder, operand_builder
     from partita_cpu.runtime import bound_program, device_model, graph_runner, result_memory
 
     def aligned_empty(shape, dtype):
@@ -94,7 +94,7 @@ def guard_device():
     replace(bound_program, "Memory", guarded_memory)
     replace(result_memory.ResultMemory, "array", lambda _: result)
     replace(graph_runner, "aligned_empty", lambda _: aligned_empty)
-    replace(builder, "new_array", lambda _: aligned_empty)
+    replace(operand_builder, "new_array", lambda _: aligned_empty)
     replace(builder.Builder, "constant", _guarded_operand)
     replace(builder.Builder, "prepack", _guarded_operand)
     replace(device_model, "lower", lambda usual: lambda model: with_guarded_constants(usual(model)))

@@ -4,40 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import math
-import operator
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from partita.errors import CompileError, OperandError
-from partita.lowering.emitter import GraphBody, NeedsValue
+from partita.errors import CompileError
+from partita.lowering.emission.operand_builder import OperandBuilder
+from partita.lowering.emitter import GraphBody
 from partita.lowering.graph import Graph, Node, Value
-from partita.lowering.program import (
-    Array,
-    Operand,
-    OpRecord,
-    Packed,
-    ProgramMaker,
-    Step,
-    flattened,
-    plain,
-)
+from partita.lowering.program import Array, Operand, OpRecord, ProgramMaker, Step, flattened
 from partita.lowering.shapes.fold_allowance import FoldAllowance
-from partita.lowering.shapes.symbolic_size import (
-    Number,
-    Size,
-    evaluated,
-    holds_sizes,
-    integer,
-    present,
-)
-from partita.lowering.transformed_weights import Form, Prepacked
-from partita.tensors.allocation import host_zeros
-
-_MOST_BYTES = 1 << 42
-"""No tensor may be larger: emitters that split their work into pieces would never end."""
+from partita.lowering.shapes.symbolic_size import Number, evaluated, holds_sizes, present
+from partita.lowering.transformed_weights import Prepacked
 
 _MOST_STEPS = 1 << 15
 """No operation takes more steps, beside some for each input and output, which a file has to name.
@@ -48,21 +27,6 @@ One that claims 2**31 channels is cut in as many pieces.
 MOST_TABLE_BYTES = 1 << 26
 """Tables of more are not kept: they take longer than 0.1 s, and more than the tensors of most runs.
 """
-
-_SMALL_BYTES = 1 << 12
-"""Constants of fewer are known by their arrays; others would be kept longer than they serve."""
-
-_INT64 = np.dtype(np.int64)
-
-_ZEROS: weakref.WeakValueDictionary[tuple[int, np.dtype[Any]], Array] = (
-    weakref.WeakValueDictionary()
-)
-"""Rows of zeros that constants are, by how many and their type."""
-
-
-def _plain_result(dtype: np.dtype[Any], fn: Callable[..., Array], *args: Any) -> Array:
-    """The result of a function, in the form that kernels need."""
-    return plain(np.asarray(fn(*args), dtype))
 
 
 def _work_of(work: int, *moved: int) -> int:
@@ -78,24 +42,13 @@ def _write(fn: Callable[..., Array], args: tuple[Any, ...], y: Array) -> None:
     y[...] = fn(*args)
 
 
-def _constant(array: Any) -> Operand:
-    """A new operand for constant elements."""
-    elements = plain(np.asarray(array))
-    symbolic = elements.dtype == object and holds_sizes(elements)
-    return Operand(elements.shape, _INT64 if symbolic else elements.dtype, elements)
-
-
-new_array = np.empty
-"""Allocates the arrays of folded constants; tests of memory replace it."""
-
-
-class Builder:
+class Builder(OperandBuilder):
     """Records the steps of one program. Emitters use its methods; engines never see it.
 
+    Memory, constants and transformed weights are :class:`OperandBuilder`'s.
+
     Attributes:
-        node: The node being emitted.
         options: The back-end's :attr:`Target.options`.
-        allowance: The limits for nodes of constants, which are computed at once.
 
     Args:
         operand_of: Gives the operand of a value of the graph, as long as the node is emitted.
@@ -113,135 +66,15 @@ class Builder:
         options: Any = None,
         allowance: FoldAllowance | None = None,
     ) -> None:
+        super().__init__(prepacked, allowance)
         self.steps: list[Step] = []
         self.ops: list[OpRecord] = []
-        self.node: Node = Node("", (), ())
         self.options = options
-        self.allowance = FoldAllowance() if allowance is None else allowance
         self._operand_of = operand_of
-        self._prepacked = prepacked
         self._body = body
-        self._folding = False
         self._made: dict[tuple[Operand, Any], Operand] = {}
-        self._flat: dict[Operand, Operand] = {}
-        self._scratch: dict[tuple[int, np.dtype[Any], bool], Operand] = {}
-        self._constants: dict[int, tuple[Array, Operand]] = {}  # by the array's identity
         self._most = 0  # work of the node's largest step, which profiles name
         self._steps_end = _MOST_STEPS
-
-    @property
-    def version(self) -> int:
-        """Opset version of the node being emitted."""
-        return self.node.version
-
-    @property
-    def folding(self) -> bool:
-        """Whether the node is computed at once, because all its inputs are constants."""
-        return self._folding
-
-    def empty(self, shape: Iterable[int], dtype: Any) -> Operand:
-        """A new intermediate tensor with arbitrary content; its memory is planned by liveness.
-
-        Raises:
-            OperandError: A size is negative, or all of them are more than any memory.
-        """
-        dims = tuple(map(integer, shape))
-        kind = np.dtype(dtype)
-        if any(n < 0 for n in dims):
-            raise OperandError(
-                f"Operation '{self.node.name}' ({self.node.model_kind}) would make a tensor of "
-                f"shape {list(dims)}; check the shapes and attributes that lead to it."
-            )
-        if math.prod(dims) * kind.itemsize > _MOST_BYTES:
-            raise OperandError(
-                f"Operation '{self.node.name}' ({self.node.model_kind}) would make a tensor of "
-                f"shape {list(dims)}, more than any memory; check the shapes that lead to it."
-            )
-        if not self._folding:
-            return Operand(dims, kind)
-        self.allowance.take(math.prod(dims) * kind.itemsize)
-        return Operand(dims, kind, new_array(dims, kind))
-
-    def scratch(self, count: Number, dtype: Any = np.uint8, second: bool = False) -> Operand:
-        """Memory that a step reads only where it has written; all that ask for as much share it.
-
-        So threads find the lines of their parts in their own caches, where the step before left
-        them. It is kept for as long as one of these steps is to come.
-
-        Args:
-            count: Elements. If it stands for other numbers, no other step has this memory.
-            dtype: Of an element.
-            second: Whether the step asks for as much twice.
-        """
-        if self._folding or type(count) is not int:
-            return self.empty((count,), dtype)
-        key = count, np.dtype(dtype), second
-        if key not in self._scratch:
-            self._scratch[key] = self.empty((count,), dtype)
-        return self._scratch[key]
-
-    def view(self, x: Operand, shape: Iterable[int]) -> Operand:
-        """The same memory with other dimensions; no step, no copy. A constant stays one.
-
-        Raises:
-            OperandError: The dimensions have another number of elements.
-        """
-        dims = tuple(map(integer, shape))
-        if math.prod(dims) != x.size or any(n < 0 for n in dims):
-            raise OperandError(
-                f"Operation '{self.node.name}' ({self.node.model_kind}) cannot view a tensor of "
-                f"shape {list(x.shape)} as {list(dims)}."
-            )
-        return x.viewed(dims)
-
-    def flat(self, x: Operand) -> Operand:
-        """The operand as one dimension; no copy."""
-        if len(x.shape) == 1:
-            return x
-        found = self._flat.get(x)
-        if found is None:
-            found = self._flat[x] = x.viewed((x.size,))
-        return found
-
-    def constant(self, array: Any) -> Operand:
-        """An operand for constant elements; those of :func:`integers` are int64.
-
-        The same small array, such as a table of a kernel, gives the same operand.
-        """
-        if self._folding:
-            self.allowance.take(np.asarray(array).nbytes)
-        if isinstance(array, np.ndarray) and array.nbytes <= _SMALL_BYTES:
-            return self._constant_of(array)
-        return _constant(array)
-
-    def zeros(self, count: int, dtype: Any) -> Operand:
-        """A constant row of zeros; equal ones share one array.
-
-        For omitted operands: a decoder has hundreds of products without a bias.
-        """
-        asked = operator.index(count), np.dtype(dtype)
-        found = _ZEROS.get(asked)
-        if found is None:
-            found = _ZEROS[asked] = host_zeros(asked[:1], asked[1]).numpy()
-        return self._constant_of(found)
-
-    def computed(
-        self, shape: Iterable[int], dtype: Any, fn: Callable[..., Array], *args: Any
-    ) -> Operand:
-        """An operand for ``fn(*args)``, whose elements are known when sizes are.
-
-        Args:
-            shape: Shape of the result.
-            dtype: Element type of the result.
-            fn: A function of sizes and other constants, known by itself: see
-                :meth:`partita.lowering.shapes.symbolic_size.Recording.evaluate`.
-            args: Its arguments; a size that is no argument but within one is taken as a number.
-        """
-        kind = np.dtype(dtype)
-        elements = evaluated(_plain_result, kind, fn, *args)
-        if type(elements) is Size:
-            return Operand(tuple(shape), kind, np.array(elements, object))
-        return Operand(elements.shape, kind, elements)  # without sizes, as the elements are
 
     def filled(self, shape: Iterable[int], dtype: Any, element: Any) -> Operand:
         """A :meth:`table` of one element, again and again.
@@ -275,38 +108,6 @@ class Builder:
         y = self.empty(dims, kind)
         self.call_numpy(_write, fn, args, y)
         return y
-
-    def value(self, x: Operand, anywhere: bool = False) -> Array:
-        """The elements of ``x``; never write to them.
-
-        Args:
-            x: The operand.
-            anywhere: Whether the array may be unaligned, which is enough for numpy: weights that
-                are packed later are then not copied.
-
-        Returns:
-            The elements; an object array if symbolic sizes are among them.
-
-        Raises:
-            NeedsValue: They are only known at run time. Emitters must not catch it: the specializer
-                calls them again when the elements are known.
-        """
-        if not anywhere:
-            self.make_plain(x)
-        elements = x.const
-        if elements is None:
-            raise NeedsValue(x)
-        return elements
-
-    def make_plain(self, x: Operand) -> None:
-        """Brings the elements of a constant into the form that kernels take.
-
-        Weights that have to be copied for that are copied once for all programs.
-        """
-        if x.lasting and not isinstance(x, Packed) and x.const is not None:
-            x.const = self._prepacked.plain(x.const)
-        else:
-            x.make_plain()
 
     def call(
         self,
@@ -385,31 +186,6 @@ class Builder:
         )
         self._record(fn, tuple(inputs), False, None, exec_type, results)
         return results
-
-    def prepack(
-        self,
-        x: Operand,
-        key: Any,
-        fn: Callable[[Array], Array],
-        anywhere: bool = False,
-        form: Form | None = None,
-    ) -> Operand:
-        """``fn`` of a constant, as an operand; computed once per compiled model for weights.
-
-        Args:
-            x: The constant.
-            key: Identifies the transformation of this constant: a string, a number, or a tuple of
-                these, so that results can be stored for other processes (:class:`Prepacked`).
-            fn: The transformation.
-            anywhere: Whether ``fn`` accepts unaligned arrays, which saves a copy.
-            form: Shape and type of the result. Results with a form are stored for other processes,
-                and checked when they are restored; others are computed again.
-        """
-        if isinstance(x, Packed):
-            return self._prepacked.packed_again(x, key, fn)
-        if x.const is None or not x.lasting:
-            return self.constant(fn(self.value(x)))
-        return self._prepacked.operand(x.const, key, fn, anywhere, form)
 
     def once(self, x: Operand, key: Any, make: Callable[[], Operand]) -> Operand:
         """The result of ``make`` for an operand, shared by all nodes that need it.
@@ -499,17 +275,3 @@ class Builder:
                 f"Operation '{self.node.name}' ({self.node.model_kind}) would take more than "
                 f"{_MOST_STEPS} steps; check the shapes that lead to it."
             )
-
-    def _constant_of(self, array: Array) -> Operand:
-        """The operand of an array, which is kept as long as the builder."""
-        found = self._constants.get(id(array))
-        if found is None:
-            found = self._constants[id(array)] = array, _constant(array)
-        return found[1]
-
-    @staticmethod
-    def _now(arg: Any) -> Any:
-        if not isinstance(arg, Operand):
-            return arg
-        arg.make_plain()
-        return arg.const
