@@ -69,9 +69,9 @@ def float64_decoder(path: Path) -> Any:
     """The decoder on unpacked weights."""
     from llm_reference import ReferenceDecoder
 
-    from partita.frontends.gguf import GgufFile
+    from partita.frontends.gguf import open_file
 
-    file = GgufFile.open(path)
+    file = open_file(path)
     weights = {name: _unpacked(tensor) for name, tensor in file.tensors.items()}
     return ReferenceDecoder(dict(file.metadata), weights)
 

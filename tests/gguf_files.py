@@ -244,6 +244,24 @@ def write_gguf(path, metadata, tensors):
     return path
 
 
+def write_parts(folder, metadata, tensors, count):
+    """Writes a model as so many files, as ``llama-gguf-split --no-tensor-first-split`` does.
+
+    The first one has the metadata and no tensors. Returns the paths.
+    """
+    names = [*tensors]
+    own = [{}, *({n: tensors[n] for n in names[i :: count - 1]} for i in range(count - 1))]
+    return [
+        write_gguf(
+            Path(folder) / f"model-{number + 1:05}-of-{count:05}.gguf",
+            (metadata if number == 0 else {})
+            | {"split.no": number, "split.count": count, "split.tensors.count": len(names)},
+            part,
+        )
+        for number, part in enumerate(own)
+    ]
+
+
 # -------------------------------------------------------------------------------- decoders
 
 

@@ -6,7 +6,7 @@ from llm_reference import ReferenceDecoder
 
 from partita import Core, zoo
 from partita.cli.main import main
-from partita.frontends.gguf import GgufFile
+from partita.frontends.gguf import open_file
 from partita.generate import Generator
 
 pytestmark = pytest.mark.timeout(900)  # they run beside others, which leave them part of a core
@@ -85,7 +85,7 @@ def numbers(tensor):
 
 
 def test_greedy_tokens_are_those_of_float64(path, generator):
-    file = GgufFile.open(path)
+    file = open_file(path)
     weights = {name: numbers(tensor) for name, tensor in file.tensors.items()}
     reference = ReferenceDecoder(dict(file.metadata), weights)
     prompt = generator.tokenizer.encode("Once upon a time")

@@ -103,7 +103,7 @@ def read_model(
             data = memoryview(source if isinstance(source, bytes) else bytes(source))
             origin = "the given data"
         if _is_gguf(data):
-            return ready(_decoder(data, weights, decoder, origin), origin)
+            return ready(_decoder(data, weights, path, decoder, origin), origin)
         if decoder is not None:
             raise ModelFormatError(f"{origin} takes no 'decoder': it is no GGUF file.")
         if is_tflite(data):
@@ -167,13 +167,17 @@ def _is_gguf(data: bytes | memoryview) -> bool:
 
 
 def _decoder(
-    data: memoryview, weights: Any, options: DecoderOptions | None, origin: str
+    data: memoryview,
+    weights: Any,
+    path: Path | None,
+    options: DecoderOptions | None,
+    origin: str,
 ) -> ir.Model:
     from partita.frontends.gguf import DecoderOptions, read_gguf
 
     if weights is not None:
         raise ModelFormatError(f"{origin} takes no 'weights': a GGUF file holds its own.")
-    return read_gguf(data, origin, options or DecoderOptions())
+    return read_gguf(data, origin, options or DecoderOptions(), path)
 
 
 def _mobile(data: memoryview, weights: Any, signature: str | None, origin: str) -> ir.Model:
@@ -202,7 +206,11 @@ def external_files(data: bytes, path: Path) -> list[Path]:
 
     What it names elsewhere is left out; no such model is read.
     """
-    if _is_gguf(data) or is_tflite(data):
+    if _is_gguf(data):
+        from partita.frontends.gguf import part_paths
+
+        return [part for part in part_paths(path) if part != path and part.is_file()]
+    if is_tflite(data):
         return []
     if _is_ir(data):
         return [file] if (file := path.with_suffix(".bin")).is_file() else []

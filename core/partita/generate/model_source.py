@@ -76,9 +76,9 @@ def _is_gguf(path: Path) -> bool:
 
 
 def _gguf(path: Path) -> ModelSource:
-    from partita.frontends.gguf import DecoderOptions, GgufFile, longest_context
+    from partita.frontends.gguf import DecoderOptions, longest_context, open_file
 
-    file = GgufFile.open(path)
+    file = open_file(path)
     return ModelSource(
         path,
         lambda core, context: core.read_model(path, decoder=DecoderOptions(context=context)),

@@ -157,7 +157,7 @@ def test_weights_that_a_token_reads_are_counted_as_stored(files):
     path = files["Q4_1"][0]
     generator = Generator(path, "CPU", 32)
     stored = sum(
-        tensor.data.nbytes for tensor in partita.frontends.gguf.GgufFile.open(path).tensors.values()
+        tensor.data.nbytes for tensor in partita.frontends.gguf.open_file(path).tensors.values()
     )
     assert generator.weight_bytes == stored  # the embedding is the table of the output too
     assert generator.place_bytes == 2 * 2 * 2 * 16 * 4

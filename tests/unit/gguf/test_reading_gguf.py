@@ -5,11 +5,18 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from gguf_files import decoder_metadata, decoder_tensors, gguf_bytes, stored, write_gguf
+from gguf_files import (
+    decoder_metadata,
+    decoder_tensors,
+    gguf_bytes,
+    stored,
+    write_gguf,
+    write_parts,
+)
 
 from partita import Core, DecoderOptions
 from partita.errors import ModelFormatError, ModelNotFoundError
-from partita.frontends.gguf import GgufFile
+from partita.frontends.gguf import open_file, part_paths
 from partita.storage.model_cache import content_of
 
 
@@ -63,6 +70,11 @@ def test_the_content_of_a_file_is_the_file(tmp_path):
     data[-1] ^= 1
     path.write_bytes(data)
     assert content_of(path) != before
+    metadata, tensors = tiny()
+    *_, last = parts = write_parts(tmp_path, metadata, tensors, 3)
+    before = content_of(parts[0])
+    last.write_bytes(last.read_bytes()[:-1] + b"x")
+    assert content_of(parts[0]) != before
 
 
 def test_every_value_has_a_type_and_a_shape():
@@ -130,23 +142,75 @@ def test_others_take_no_decoder_options(tmp_path):
 def test_what_is_no_file_is_not_waited_for(tmp_path):
     for path in (tmp_path, os.devnull):
         with pytest.raises(ModelFormatError, match="it is a folder, pipe or device"):
-            GgufFile.open(path)
+            open_file(path)
         with pytest.raises(ModelFormatError, match="it is a folder, pipe or device"):
             Core().read_model(path)
 
 
 def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(ModelNotFoundError):
-        GgufFile.open(tmp_path / "none.gguf")
+        open_file(tmp_path / "none.gguf")
 
 
 @pytest.mark.parametrize(("number", "part"), [(0, "part 1 of 3"), (2, "part 3 of 3")])
-def test_parts_of_a_model_are_told_how_to_be_joined(number, part):
+def test_a_part_of_a_model_without_a_path_is_told_how_others_are_found(number, part):
     metadata = {"split.count": 3, "split.no": number}
     assert f"is {part} of a model" in (message := refusal(metadata, {}))
-    assert "llama-gguf-split --merge" in message
+    assert "NAME-00001-of-00003.gguf" in message and "llama-gguf-split --merge" in message
     metadata, tensors = tiny()
     Core().read_model(gguf_bytes(metadata | {"split.count": 1, "split.no": 0}, tensors))
+
+
+@pytest.mark.parametrize("given", [0, 2])
+def test_a_model_in_parts_is_that_of_one_file(tmp_path, given):
+    metadata, tensors = tiny("Q4_1")
+    whole = Core().read_model(gguf_bytes(metadata, tensors))
+    path = write_parts(tmp_path, metadata, tensors, 3)[given]
+    model = Core().read_model(path)
+    assert open_file(path).tensors.keys() == tensors.keys()
+    assert model.inputs == whole.inputs
+    assert model.ir.graph.initializers.keys() == whole.ir.graph.initializers.keys()
+    for name, value in whole.ir.graph.initializers.items():
+        found = model.ir.graph.initializers[name].const_value
+        np.testing.assert_array_equal(found.numpy(), value.const_value.numpy())
+
+
+def test_parts_that_are_not_there_or_do_not_belong_together(tmp_path):
+    metadata, tensors = tiny()
+    first, second, third = write_parts(tmp_path, metadata, tensors, 3)
+    renamed = first.rename(tmp_path / "model.gguf")
+    with pytest.raises(ModelFormatError, match="give the path of a file NAME-00001-of-00003"):
+        Core().read_model(renamed)
+    with pytest.raises(ModelNotFoundError, match="Part 1 of 3 of the model is not there: "):
+        Core().read_model(second)
+    renamed.rename(first)
+    content = third.read_bytes()
+    third.write_bytes(second.read_bytes())
+    with pytest.raises(ModelFormatError, match="says that it is part 2 of 3, and its name that"):
+        Core().read_model(first)
+    split = {"split.no": 2, "split.count": 3}
+    write_gguf(third, split, {"blk.0.attn_norm.weight": stored("F32", np.ones(256))})
+    write_gguf(second, split | {"split.no": 1}, tensors)
+    with pytest.raises(ModelFormatError, match=r"'blk\.0\.attn_norm\.weight' of another part"):
+        Core().read_model(first)
+    write_gguf(second, split | {"split.no": 1}, {})
+    third.write_bytes(content)
+    with pytest.raises(ModelFormatError, match=r"parts have \d+ tensors; \d+ are due"):
+        Core().read_model(first)
+
+
+@pytest.mark.parametrize("count", ["3", 2.0, [2, 2], True])
+def test_counts_of_parts_that_are_none(count):
+    assert "has split.count" in refusal({"split.no": 0, "split.count": count}, {})
+
+
+def test_names_of_parts(tmp_path):
+    assert part_paths(tmp_path / "a-00002-of-00002.gguf") == [
+        tmp_path / "a-00001-of-00002.gguf",
+        tmp_path / "a-00002-of-00002.gguf",
+    ]
+    for name in ("a.gguf", "a-00001-of-00000.gguf", "a-00001-of-99999.gguf", "a-1-of-2.gguf"):
+        assert part_paths(tmp_path / name) == [tmp_path / name]
 
 
 def test_unknown_architectures_are_named():

@@ -3,6 +3,7 @@
 | module | what it holds |
 | --- | --- |
 | ``container`` | the file as metadata and tensors |
+| ``parts`` | a model that lies in several files |
 | ``block_formats`` | how elements are stored, and what blocks become |
 | ``weights`` | tensors as initializers that are made when they are asked for |
 | ``hyperparameters`` | what the metadata says about the decoder |
@@ -20,11 +21,22 @@ from typing import TYPE_CHECKING
 
 from partita.frontends.gguf.container import MAGIC, GgufFile
 from partita.frontends.gguf.options import DecoderOptions
+from partita.frontends.gguf.parts import open_file, part_paths, with_other_parts
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import onnx_ir as ir
 
-__all__ = ["MAGIC", "DecoderOptions", "GgufFile", "longest_context", "read_gguf"]
+__all__ = [
+    "MAGIC",
+    "DecoderOptions",
+    "GgufFile",
+    "longest_context",
+    "open_file",
+    "part_paths",
+    "read_gguf",
+]
 
 
 def longest_context(file: GgufFile) -> int:
@@ -38,17 +50,21 @@ def longest_context(file: GgufFile) -> int:
     return hyperparameters(file).longest
 
 
-def read_gguf(data: memoryview, origin: str, options: DecoderOptions) -> ir.Model:
+def read_gguf(
+    data: memoryview, origin: str, options: DecoderOptions, path: Path | None = None
+) -> ir.Model:
     """The model of a GGUF file.
 
     Args:
         data: The file's bytes, which have to stay as they are while the model lives.
         origin: What messages call it.
         options: What the caller decides.
+        path: Where it lies, and beside it the other parts of a model in several files.
 
     Raises:
+        ModelNotFoundError: Another part is not there.
         ModelFormatError: It is damaged, or holds what is not read.
     """
     from partita.frontends.gguf.decoder_graph import build_decoder
 
-    return build_decoder(GgufFile(data, origin), options)
+    return build_decoder(with_other_parts(GgufFile(data, origin), path), options)

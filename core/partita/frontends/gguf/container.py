@@ -5,18 +5,17 @@ The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 
 from __future__ import annotations
 
+import copy
 import math
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
 
 from partita.errors import ModelFormatError
 from partita.frontends.gguf.block_formats import BLOCK_FORMATS, BlockFormat, type_name
-from partita.frontends.model_file import map_model
 
 MAGIC = b"GGUF"
 """The first bytes of every such file."""
@@ -146,15 +145,11 @@ class GgufFile:
         self.metadata: Mapping[str, Value] = reader.metadata()
         self.tensors: Mapping[str, GgufTensor] = reader.tensors(count, _alignment(self))
 
-    @classmethod
-    def open(cls, path: str | Path) -> GgufFile:
-        """The file at a path, mapped into memory.
-
-        Raises:
-            ModelNotFoundError: It does not exist.
-            ModelFormatError: It cannot be read or is no sound GGUF file.
-        """
-        return cls(map_model(Path(path)), f"'{path}'")
+    def with_tensors(self, tensors: Mapping[str, GgufTensor]) -> GgufFile:
+        """A file with the same metadata and other tensors."""
+        file = copy.copy(self)
+        file.tensors = tensors
+        return file
 
 
 def _alignment(file: GgufFile) -> int:

@@ -173,7 +173,6 @@ def hyperparameters(file: GgufFile) -> Hyperparameters:
     Raises:
         ModelFormatError: The architecture is not known, or an entry is missing or makes no sense.
     """
-    _check_whole(file)
     name = file.metadata.get("general.architecture")
     architecture = ARCHITECTURES.get(name) if isinstance(name, str) else None
     if architecture is None or not isinstance(name, str):
@@ -225,17 +224,6 @@ def hyperparameters(file: GgufFile) -> Hyperparameters:
         experts_used=used,
         local_rope_base=_local_rope_base(entries, architecture),
     )
-
-
-def _check_whole(file: GgufFile) -> None:
-    """Refuses a part of a model that lies in several files."""
-    count, number = (file.metadata.get(f"split.{key}") for key in ("count", "no"))
-    if isinstance(count, int) and count > 1:
-        part = number + 1 if isinstance(number, int) else "one"
-        raise ModelFormatError(
-            f"{file.origin} is part {part} of {count} of a model; parts are not read. Join them by "
-            "llama.cpp: llama-gguf-split --merge FIRST-PART.gguf WHOLE.gguf"
-        )
 
 
 def _local_rope_base(entries: _Entries, architecture: Architecture) -> float:
