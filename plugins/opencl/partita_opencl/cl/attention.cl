@@ -102,11 +102,12 @@ void attention(
         #pragma unroll
         for (int e = 0; e < 2; e++) {
           const int key = key0 + COLUMN_OF(j, e);
-          float score = SCORE_OF(s, h, j, e) * scale;
+          float score = SCORE_OF(s, h, j, e) * (scale * M_LOG2E_F);
 #ifdef MASK
-          if (row + ROW_OF(h) < rows && key < keys) score += ADDED(row + ROW_OF(h), key);
+          if (row + ROW_OF(h) < rows && key < keys)
+            score = fma(ADDED(row + ROW_OF(h), key), M_LOG2E_F, score);
 #endif
-          SCORE_OF(s, h, j, e) = key < keys ? score : NEVER;
+          SCORE_OF(s, h, j, e) = key < keys ? score : -INFINITY;
         }
       take_powers(s, out, peak, total, h);
     }

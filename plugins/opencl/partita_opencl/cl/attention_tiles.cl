@@ -7,7 +7,7 @@
 //   CHUNKS  eights of a row in local memory, a power of two; BLOCK  keys at a time
 //   TALL    16 rows of a warp that share what it loads of keys and values, so many times
 
-#define NEVER (-1e30f)
+#define NEVER (-FLT_MAX)
 
 #ifdef NVIDIA
 #if CHUNKS >= 8
@@ -85,8 +85,8 @@ void multiply_keys(
   }
 }
 
-// Scores of row h become their powers; what was summed before is scaled down. An item sums the powers
-// of its own columns.
+// Scores of row h, times log2(e), become their powers; what was summed before is scaled down. An item
+// sums the powers of its own columns. The difference to the maximum is exact where both are huge.
 void take_powers(float (*s)[4], float (*out)[4], float* peak, float* total, const int h) {
   float top = peak[h];
   #pragma unroll
@@ -94,14 +94,14 @@ void take_powers(float (*s)[4], float (*out)[4], float* peak, float* total, cons
     #pragma unroll
     for (int e = 0; e < 2; e++) top = fmax(top, SCORE_OF(s, h, j, e));
   OVER_ROW(top, fmax)
-  const float shrink = native_exp2((peak[h] - top) * M_LOG2E_F), down = -top * M_LOG2E_F;
+  const float shrink = native_exp2(peak[h] - top);
   peak[h] = top;
   total[h] *= shrink;
   #pragma unroll
   for (int j = 0; j < BLOCK / 8; j++)
     #pragma unroll
     for (int e = 0; e < 2; e++) {
-      const float power = native_exp2(fma(SCORE_OF(s, h, j, e), M_LOG2E_F, down));
+      const float power = native_exp2(SCORE_OF(s, h, j, e) - top);
       SCORE_OF(s, h, j, e) = power;
       total[h] += power;
     }

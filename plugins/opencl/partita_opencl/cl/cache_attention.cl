@@ -20,7 +20,7 @@
 #include "waiting.cl"
 
 #define ITEMS (KEYS * LANES)
-#define NEVER (-1e30f)
+#define NEVER (-FLT_MAX)
 #define SCORES (ROWS * AT_ONCE)
 #if defined(NVIDIA) && LANES <= 32 && (LANES & (LANES - 1)) == 0 && ITEMS % 32 == 0
 #define IN_WARPS

@@ -35,6 +35,12 @@ uint4 turned8(
       pack2(own[6], own[7]));
 }
 
+// A score times log2(e) and what is added to it; the lowest numbers that masks have stay finite.
+float added(const float score, const float bias) {
+  const bool is_low = bias < -2e38f && bias > -INFINITY;
+  return fma(is_low ? -2e38f : bias, M_LOG2E_F, score);
+}
+
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1)))
 void cache_prompt(
     __global const half* restrict q, __global const half* restrict keys,
@@ -83,7 +89,7 @@ void cache_prompt(
     if (token < valid && c * 8 < SIZE) {
       __global const half* from = q + ((size_t)row * tokens + token) * step.x + step.y +
                                   (head * GROUP + of_group) * SIZE;
-      query = turned8(from, c * 8, before + token, cosines, sines, scale);
+      query = turned8(from, c * 8, before + token, cosines, sines, scale * M_LOG2E_F);
     }
     *(__local uint4*)(q_tile + PLACE(r, c)) = query;
   }
@@ -133,10 +139,10 @@ void cache_prompt(
             sees = sees && place > here - WINDOW;
 #endif
 #ifdef SOFTCAP
-            score = SOFTCAP * tanh_of(score / SOFTCAP);
+            score = SOFTCAP * M_LOG2E_F * tanh_of(score / (SOFTCAP * M_LOG2E_F));
 #endif
 #ifdef BIASED
-            if (sees) score += GET_BIAS(bias, bias_row + place);
+            if (sees) score = added(score, GET_BIAS(bias, bias_row + place));
 #endif
             SCORE_OF(s, h, j, e) = sees ? score : -INFINITY;
           }

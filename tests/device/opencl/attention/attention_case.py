@@ -53,6 +53,13 @@ class Case:
         self.inputs["bias"] = bias
         return self
 
+    def lowered(self, number):
+        """The same with a number that is added to all scores of the last token."""
+        bias = np.zeros((1, 1, self.tokens, int(self.inputs["total"])), np.float32)
+        bias[..., -1, :] = number
+        self.inputs["bias"] = bias
+        return self
+
     def without_past(self):
         """The same without a cache before it."""
         del self.inputs["past_key"], self.inputs["past_value"]

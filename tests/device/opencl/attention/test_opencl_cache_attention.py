@@ -34,6 +34,18 @@ def test_bias_agrees_with_onnxruntime(form, causal):
     Case(*form, causal=causal, do_rotary=1).biased(batch, 1).halved().check(tolerance=4e-3)
 
 
+@pytest.mark.parametrize("form", [DECODE, PROMPT, LONG])
+def test_a_row_of_the_lowest_number_is_a_mean(form):
+    Case(*form, causal=0).lowered(np.finfo(np.float32).min).check()
+
+
+def test_a_row_of_the_lowest_number_among_many_is_a_mean():
+    (batch, heads, kv_heads, tokens, _), *others = MANY
+    case = Case((batch, heads, kv_heads, tokens, 64), *others, causal=0).lowered(0).halved()
+    case.inputs["bias"][..., -1, :] = np.finfo(np.float16).min
+    case.check(tolerance=4e-3, judged=False)
+
+
 @pytest.mark.parametrize("form", [DECODE, CHUNK])
 def test_tokens_in_one_tensor(form):
     Case(*form, do_rotary=1).packed().check()
