@@ -585,3 +585,20 @@ def test_weights_that_the_graph_quantizes_are_levels(kind, per_output, ends_in_l
     steps = [step.how for step in request.explain_execution().steps]
     assert "dequantize" not in steps
     assert {"multiply_bytes", "convolve_lines"} & set(steps)
+
+
+@pytest.mark.parametrize(("channels", "side"), [(3, 7), (8, 3), (5, 1)])
+def test_weights_of_uint8_around_their_middle(channels, side):
+    """Windows whose rows are no whole quads of terms are filled up with weights that are 0."""
+    model = parser.parse_model(
+        f'<ir_version: 8, opset_import: ["": 17]> g (uint8[1,{channels},40,40] x) => '
+        "(uint8[1,20,n,m] y) <float s = {0.02}, float t = {0.00317}, "
+        "float u = {0.0571}, uint8 z = {120}, uint8 v = {128}> { f = DequantizeLinear (x, s, z) "
+        "g = DequantizeLinear (w, t, v) p = Conv <strides = [2, 2]> (f, g) "
+        "y = QuantizeLinear (p, u, z) }"
+    )
+    w = RNG.integers(0, 256, (20, channels, side, side)).astype(np.uint8)
+    model.graph.initializer.append(numpy_helper.from_array(w, "w"))
+    feeds = {"x": RNG.integers(0, 256, (1, channels, 40, 40)).astype(np.uint8)}
+    result, _ = run(model, feeds)
+    np.testing.assert_array_equal(result, expected(model, feeds))

@@ -40,6 +40,7 @@ from partita_cpu.jit.intrinsics.address_call import (
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
 from partita_cpu.kernels.int8.byte_tiles import CHUNK, TILE, TOGETHER, Kind, least_of
+from partita_cpu.kernels.int8.byte_tiles import SHIFT as UNSIGNED_ZERO
 from partita_cpu.kernels.int8.line_table import (
     ACROSS,
     BAND,
@@ -371,13 +372,14 @@ def takes_lines(window: Window, channels: int, policy: PrecisionPolicy) -> bool:
 def runs_first(weights: Array) -> Array:
     """Weights (outputs, channels, ..., across) as a matrix of terms (down, across and channels).
 
-    Each row of the kernel is filled up with zeros to whole quads.
+    Each row of the kernel is filled up to whole quads, with what is 0 as int8.
     """
     outputs, channels, *_, across = weights.shape
     down = math.prod(weights.shape[2:-1])
     runs = weights.reshape(outputs, channels, down, across).transpose(2, 3, 1, 0)
     length = across * channels
-    matrix = np.zeros((down, -(-length // QUAD) * QUAD, outputs), weights.dtype)
+    nothing = UNSIGNED_ZERO if weights.dtype == np.uint8 else 0
+    matrix = np.full((down, -(-length // QUAD) * QUAD, outputs), nothing, weights.dtype)
     matrix[:, :length] = runs.reshape(down, length, outputs)
     return matrix.reshape(-1, outputs)
 
