@@ -18,6 +18,10 @@ _CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _SIGNS_AND_SPACES = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _LLAMA_3 = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{_SIGNS_AND_SPACES}"
 _QWEN_2 = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{_SIGNS_AND_SPACES}"
+_SEED_CODER = (
+    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}\r\n]+"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _SIGNS_AND_PATHS = r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _GPT_4O = (
@@ -88,18 +92,27 @@ WORD_CUTS = {
     "olmo": _GPT_2_CUT,
     "mpt": _GPT_2_CUT,
     "phi-2": _GPT_2_CUT,
+    "a.x-4.0": _GPT_2_CUT,
+    "mellum": _GPT_2_CUT,
+    "trillion": _GPT_2_CUT,
     "smollm": _DIGITS_CUT,
     "starcoder": _DIGITS_CUT,
     "refact": _DIGITS_CUT,
     "command-r": _DIGITS_CUT,
     "codeshell": _DIGITS_CUT,
+    "minerva-7b": _DIGITS_CUT,
     "llama3": _LLAMA_3_CUT,
     "llama-v3": _LLAMA_3_CUT,
     "llama-bpe": _LLAMA_3_CUT,
     "falcon3": _LLAMA_3_CUT,
+    "midm-2.0": _LLAMA_3_CUT,
+    "pixtral": _LLAMA_3_CUT,
     "qwen2": _QWEN_2_CUT,
     "deepseek-r1-qwen": _QWEN_2_CUT,
     "stablelm2": _QWEN_2_CUT,
+    "kormo": _QWEN_2_CUT,
+    "megrez": _QWEN_2_CUT,
+    "seed-coder": WordCut((_SEED_CODER,)),
     "smaug-bpe": _SMAUG_CUT,
     "dbrx": _SMAUG_CUT,
     "deepseek-coder": WordCut(_DEEPSEEK_CODER),
