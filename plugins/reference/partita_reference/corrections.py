@@ -8,7 +8,6 @@ oldest supported ``onnx`` has it right.
 from __future__ import annotations
 
 import functools
-import math
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,6 @@ from onnx.reference.ops.op_negative_log_likelihood_loss import (
     NegativeLogLikelihoodLoss as OriginalLikelihoodLoss,
 )
 from onnx.reference.ops.op_non_max_suppression import NonMaxSuppression as OriginalSuppression
-from onnx.reference.ops.op_resize import Resize as OriginalResize
 from onnx.reference.ops.op_roi_align import RoiAlign as OriginalRoiAlign
 from onnx.reference.ops.op_scatter_elements import ScatterElements
 
@@ -40,6 +38,7 @@ from partita_reference.quantization import (
 from partita_reference.quantized_weights import QUANTIZED_WEIGHTS
 from partita_reference.recurrent import GRU, LSTM, RNN
 from partita_reference.regions import REGIONS
+from partita_reference.resize import Resize
 from partita_reference.texts.operators import (
     RegexFullMatch,
     StringNormalizer,
@@ -47,9 +46,6 @@ from partita_reference.texts.operators import (
     TfIdfVectorizer,
 )
 from partita_reference.vector_machines import SVMClassifier
-
-MOST_ELEMENTS = 1 << 24
-"""Elements of a result that is made one by one, in Python."""
 
 MOST_SAMPLES = 1 << 22
 """Samples of an image that are taken so."""
@@ -133,86 +129,6 @@ class NonMaxSuppression(OriginalSuppression):
         return (original(boxes, scores, *limits, center_point_box)[0],)
 
 
-class Resize(OriginalResize):
-    """The original cuts off 2.9999999, which rounding makes of 3, where the type is an integer.
-
-    Of opset 10, whose second input are the scales, it reads them as a region. It takes no axes
-    from behind, nor in other than rising order, and of an axis that becomes one element for
-    ``pytorch_half_pixel`` it takes what is half an element in front of the first, or what
-    ``half_pixel`` would if the scale leaves a fraction. Infinity becomes the largest number of its
-    type, and the nearest element NaN where an infinite one is its neighbour.
-    """
-
-    def _run(  # type: ignore[override]  # onnx names each of them
-        self, x: np.ndarray[Any, Any], *others: Any, **given: Any
-    ) -> tuple[Any]:
-        self._bound(x, *others[-2:])
-        if self.run_params["opsets"].get("", 11) < 11:
-            others = (None, *others)
-            given |= {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
-        if given.get("axes") is not None:
-            axes = np.asarray(given["axes"]) % x.ndim
-            order = np.argsort(axes)
-            given["axes"] = axes[order].tolist()
-            others = tuple(_reordered(one, order) for one in others)
-        if given.get("mode") == "nearest":
-            return (self._picked(x, *others, **given),)
-        wide = self._resized(x.astype(np.float64), *others, **given)
-        if x.dtype.kind in "iu":
-            wide = np.trunc(wide + np.copysign(2.0**-20, wide))
-        with np.errstate(over="ignore"):  # what the type does not hold is infinite
-            return (wide.astype(x.dtype),)
-
-    def _picked(self, x: Any, *others: Any, **given: Any) -> Any:
-        """Elements by the numbers of those that are nearest, -1 for none."""
-        numbers = np.arange(float(x.size)).reshape(x.shape)
-        found = self._resized(numbers, *others, **given | {"extrapolation_value": -1.0})
-        picked = x.reshape(-1)[found.astype(np.int64)] if x.size else np.zeros(found.shape, x.dtype)
-        return np.where(found < 0, x.dtype.type(given.get("extrapolation_value") or 0), picked)
-
-    @staticmethod
-    def _bound(x: np.ndarray[Any, Any], scales: Any = None, sizes: Any = None) -> None:
-        """Raises if the result is larger than Python should walk through."""
-        if sizes is not None and len(sizes):
-            wanted = [float(size) for size in sizes]
-            elements = math.prod(wanted)
-        else:
-            wanted = [] if scales is None else [float(scale) for scale in scales]
-            elements = x.size * math.prod(wanted)
-        if min(wanted, default=0.0) < 0 or not elements <= MOST_ELEMENTS:
-            raise ValueError(
-                f"Resize cannot make {elements:.3g} elements by {wanted}; it makes up to "
-                f"{MOST_ELEMENTS}"
-            )
-
-    def _resized(
-        self, x: Any, roi: Any = None, scales: Any = None, sizes: Any = None, **given: Any
-    ) -> Any:
-        """What the original makes, with the first elements where pytorch_half_pixel wants them.
-
-        An axis that becomes one element is resized alone, from its first place on, and repeated:
-        whatever the original then weighs of it is that element.
-        """
-        original: Any = super()._run
-        (result,) = original(x, roi, scales, sizes, **given)
-        if given.get("coordinate_transformation_mode") != "pytorch_half_pixel":
-            return result
-        alone = {
-            "coordinate_transformation_mode": "asymmetric",
-            "keep_aspect_ratio_policy": "stretch",
-        }
-        ends = [axis for axis in range(x.ndim) if result.shape[axis] == 1 < x.shape[axis]]
-        axes = given.get("axes") or list(range(x.ndim))
-        repeated = x
-        for axis in ends:
-            own = {"scales": None, "sizes": [1]}
-            if scales is not None:
-                own = {"scales": [scales[axes.index(axis)]], "sizes": None}
-            (first,) = original(repeated, None, **{**given, **alone, **own, "axes": [axis]})
-            repeated = np.repeat(first, x.shape[axis], axis)
-        return original(repeated, roi, scales, sizes, **given)[0] if ends else result
-
-
 class RoiAlign(OriginalRoiAlign):
     """The original begins with opset 16, and moves regions by half a pixel before as well.
 
@@ -244,13 +160,6 @@ class RoiAlign(OriginalRoiAlign):
                 f"RoiAlign takes {samples:.3g} samples of {len(rois)} regions; up to "
                 f"{MOST_SAMPLES} are taken"
             )
-
-
-def _reordered(values: Any, order: np.ndarray[Any, Any]) -> Any:
-    """Numbers by axis, or starts of all axes before their ends, in another order of axes."""
-    if values is None or len(values) not in (len(order), 2 * len(order)):
-        return values
-    return np.asarray(values).reshape(-1, len(order))[:, order].reshape(-1)
 
 
 CORRECTED: tuple[type[OpRun], ...] = (

@@ -78,6 +78,78 @@ def test_one_element_of_pytorch_half_pixel_is_the_first(scales, sizes, given):
     agree("Resize", 19, [floats(1, 1, 4, 7), None, factors, lengths], given)
 
 
+CROPPED = {"coordinate_transformation_mode": "tf_crop_and_resize", "extrapolation_value": 7.5}
+ROI = [0, 0, 0.125, 0.25, 1, 1, 0.75, 1.125]
+
+
+@pytest.mark.parametrize(
+    ("given", "roi", "scales", "sizes"),
+    [
+        # Lengths that are no whole numbers: those of the result count.
+        ({**CROPPED, "mode": "linear"}, ROI, [1, 1, 1.3, 0.3], None),
+        ({**CROPPED, "mode": "cubic", "antialias": 1}, ROI, [1, 1, 0.6, 2.1], None),
+        ({**CROPPED, "mode": "nearest", "nearest_mode": "floor"}, ROI, [1, 1, 3.7, 2.1], None),
+        # One element is taken from the region's middle.
+        ({**CROPPED, "mode": "linear"}, ROI, [1, 1, 0.25, 0.15], None),
+        # A place that rounding puts by an ulp beside an element.
+        (
+            {
+                "mode": "linear",
+                "coordinate_transformation_mode": "half_pixel_symmetric",
+                "keep_aspect_ratio_policy": "not_smaller",
+                "axes": [2, 3],
+            },
+            None,
+            None,
+            [1, 1],
+        ),
+        # One element, by a scale that is not its own.
+        *(
+            (
+                {
+                    "mode": mode,
+                    "antialias": 1,
+                    "coordinate_transformation_mode": "pytorch_half_pixel",
+                    "keep_aspect_ratio_policy": policy,
+                    "axes": [2, 3],
+                },
+                None,
+                None,
+                [1, 1],
+            )
+            for mode in ("linear", "cubic")
+            for policy in ("not_larger", "not_smaller")
+        ),
+        # Halves and whole numbers by the scales as written, which float32 does not hold.
+        ({"mode": "nearest"}, None, [1, 1, 3.7, 2.1], None),
+        (
+            {
+                "mode": "nearest",
+                "nearest_mode": "floor",
+                "coordinate_transformation_mode": "asymmetric",
+            },
+            None,
+            [1, 1, 0.6, 0.6],
+            None,
+        ),
+    ],
+)
+def test_images_are_resized_by_the_text(given, roi, scales, sizes):
+    inputs = [
+        floats(1, 2, 5, 7),
+        None if roi is None else np.array(roi, np.float32),
+        None if scales is None else np.array(scales, np.float32),
+        None if sizes is None else np.array(sizes, np.int64),
+    ]
+    agree("Resize", 19, inputs, given)
+
+
+def test_places_of_tensorflow_1_are_half_an_element_further():
+    given = {"coordinate_transformation_mode": "tf_half_pixel_for_nn", "nearest_mode": "floor"}
+    none, scales = np.zeros(0, np.float32), np.array([1, 1, 2, 0.5], np.float32)
+    agree("Resize", 11, [floats(1, 1, 4, 6), none, scales], given)
+
+
 def test_axes_of_a_resize_counted_from_behind():
     given = {"mode": "linear", "axes": [-1, 2]}  # with a policy onnxruntime misreads these
     agree("Resize", 19, [floats(1, 2, 4, 7), None, None, np.array([5, 9], np.int64)], given)
