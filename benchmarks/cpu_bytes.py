@@ -7,7 +7,9 @@ Models: resnet50, resnet50-operators, mobilenetv2, mobilenetv2-symmetric, encode
 QuantizeLinear and DequantizeLinear around every operator (one scale per channel of the weights,
 calibrated on noise), with int8 whose zero point is 0 for activations, too (``-symmetric``), which
 leaves bounds behind convolutions as operators, or operators on bytes (``-operators``); the encoder
-finds its scales in every run.
+finds its scales in every run. Any network may be quantized in front of products alone, as for
+TensorRT (``-tensorrt``), with uint8 for weights, one scale for each (``-uint8``), or have weights
+of 4 bits in blocks of 32 and floats else (``-int4``).
 Other models that `cpu_peers` takes are quantized as networks of images are.
 Prints medians in milliseconds (with --processor of the processors' time of the process), the ratio
 of the faster peer on the same bytes to Partita, what Partita's float32 takes, and the largest
@@ -22,6 +24,7 @@ import math
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from cpu_networks import Feeds
@@ -30,8 +33,10 @@ from cpu_peers import Clock, largest_error, load, partita_call, peer_calls, take
 MODELS = ["resnet50", "resnet50-operators", "mobilenetv2", "mobilenetv2-symmetric", "encoder"]
 
 
-FORMS = ["operators", "symmetric"]
-"""How networks of images are quantized otherwise."""
+FORMS = ["operators", "symmetric", "tensorrt", "uint8", "int4"]
+"""How networks are quantized otherwise."""
+
+PRODUCTS = ["Conv", "MatMul", "Gemm"]
 
 
 def quantized(name: str) -> tuple[bytes, bytes, Feeds]:
@@ -47,23 +52,45 @@ def quantized(name: str) -> tuple[bytes, bytes, Feeds]:
     with tempfile.TemporaryDirectory() as folder:
         source, ready, target = (Path(folder) / f"{n}.onnx" for n in ("floats", "ready", "bytes"))
         source.write_bytes(model)
-        if kind == "encoder":
+        if form == "int4":
+            return in_blocks(source, target), model, feeds
+        if kind == "encoder" and not form:
             quantization.quantize_dynamic(source, target)
             return target.read_bytes(), model, feeds
         quant_pre_process(source, ready, skip_symbolic_shape=True)
         formats, types = quantization.QuantFormat, quantization.QuantType
-        symmetric = form == "symmetric"
+        symmetric = form in ("symmetric", "tensorrt")
+        options: dict[str, Any] = {"ActivationSymmetric": symmetric}
+        if form == "tensorrt":
+            options["QuantizeBias"] = False
+            options["OpTypesToExcludeOutputQuantization"] = PRODUCTS
         quantization.quantize_static(
             ready,
             target,
             Noise(feeds),
             quant_format=formats.QOperator if form == "operators" else formats.QDQ,
-            per_channel=True,
+            per_channel=form != "uint8",
             activation_type=types.QInt8 if symmetric else types.QUInt8,
-            weight_type=types.QInt8,
-            extra_options={"ActivationSymmetric": symmetric},
+            weight_type=types.QUInt8 if form == "uint8" else types.QInt8,
+            op_types_to_quantize=PRODUCTS if form == "tensorrt" else None,
+            extra_options=options,
         )
         return target.read_bytes(), model, feeds
+
+
+def in_blocks(source: Path, target: Path) -> bytes:
+    """A model whose weights of MatMul are of 4 bits, behind DequantizeLinear."""
+    import onnx
+    from onnxruntime.quantization import QuantFormat
+    from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
+
+    model = onnx.load(source)
+    for opset in model.opset_import:
+        opset.version = max(opset.version, 21) if not opset.domain else opset.version
+    quantizer = MatMulNBitsQuantizer(model, block_size=32, quant_format=QuantFormat.QDQ)
+    quantizer.process()
+    quantizer.model.save_model_to_file(str(target))
+    return target.read_bytes()
 
 
 class Noise:

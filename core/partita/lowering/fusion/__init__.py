@@ -12,7 +12,9 @@ from collections.abc import Sequence
 
 from partita.lowering.fusion.epilogue import fuse_epilogues
 from partita.lowering.fusion.padding import fuse_pads
+from partita.lowering.fusion.quantized.block_weights import fuse_block_weights
 from partita.lowering.fusion.quantized.blocks import put_blocks
+from partita.lowering.fusion.quantized.bounds import put_bounds_behind
 from partita.lowering.fusion.quantized.flow import fuse_quantized_flow
 from partita.lowering.fusion.quantized.joined import join_levels
 from partita.lowering.fusion.quantized.products import fuse_quantized
@@ -71,9 +73,11 @@ def fuse_levels(graph: Graph, accepts: Accepts | None = None) -> None:
     make_unsigned(graph)
     put_blocks(graph, accepts or _all)
     join_levels(graph, accepts or _all)
+    put_bounds_behind(graph, accepts or _all)
     tabulate_levels(graph, accepts or _all)
     if any(node.op_type == "DequantizeLinear" for node in graph.all_nodes()):
         fuse(graph, (fuse_quantized, fuse_quantized_flow), accepts)
+    fuse(graph, (fuse_block_weights,), accepts)
 
 
 def fuse_for_shapes(graph: Graph, shapes: Shapes, accepts: Accepts | None = None) -> None:

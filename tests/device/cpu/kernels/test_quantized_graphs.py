@@ -87,23 +87,49 @@ def test_products_in_integers(kind, per_output, dtype, bias):
     np.testing.assert_array_equal(result, expected(model, feeds))
 
 
-@pytest.mark.parametrize(("zero", "fused"), [(0, True), (5, False)])
-def test_relu_that_saturation_does(zero, fused):
+@pytest.mark.parametrize(("zero", "alone"), [(0, True), (5, False)])
+def test_relu_that_saturation_does(zero, alone):
     model, feeds = quantized_model("Conv", relu=True, zero=zero)
     result, executed = run(model, feeds)
-    assert (executed == {"product"}) == fused
+    assert (executed == {"product"}) == alone
     np.testing.assert_array_equal(result, expected(model, feeds))
 
 
-def test_a_bias_of_another_scale_stays_in_floats():
+@pytest.mark.parametrize(("step", "fused"), [(0.3, True), (0.003, False)])
+def test_a_bias_of_another_scale(step, fused):
+    """It is rounded to steps of sums where these are much finer than those of the result."""
     model, feeds = quantized_model("Conv")
+    changes = {"bs": lambda scales: scales * 1.7, "ys": lambda _: np.float32(step)}
     for tensor in model.graph.initializer:
-        if tensor.name == "bs":
-            scales = 2 * numpy_helper.to_array(tensor)
-            tensor.CopyFrom(numpy_helper.from_array(scales, "bs"))
+        if tensor.name in changes:
+            array = np.asarray(changes[tensor.name](numpy_helper.to_array(tensor)), np.float32)
+            tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
     result, executed = run(model, feeds)
-    assert len(executed) > 1
-    np.testing.assert_array_equal(result, expected(model, feeds))
+    assert (executed == {"product"}) == fused
+    off = np.abs(result.astype(int) - expected(model, feeds))
+    assert off.max() <= 1
+    assert np.mean(off > 0) < (0.01 if fused else 0.001)
+
+
+@pytest.mark.parametrize("kind", ["Conv", "MatMul"])
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+@pytest.mark.parametrize("bound", ["Relu", "Clip"])
+def test_bounds_of_products_are_those_of_levels(kind, dtype, bound):
+    """A bound whose levels are not the least and the largest is looked up behind the product."""
+    model, feeds = quantized_model(kind, dtype=dtype, bias=False, relu=True, zero=90)
+    (node,) = (node for node in model.graph.node if node.op_type == "Relu")
+    if bound == "Clip":
+        node.op_type = "Clip"
+        for name, number in (("least", -2.0), ("most", 7.1)):
+            node.input.append(name)
+            model.graph.initializer.append(numpy_helper.from_array(np.float32(number), name))
+    request = partita.Core().compile_model(model, "CPU").create_infer_request()
+    (result,) = request.infer(feeds).to_tuple()
+    off = np.abs(result.astype(int) - expected(model, feeds))
+    assert off.max() <= 1
+    assert np.mean(off > 0) < 0.001
+    steps = {step.how for step in request.explain_execution().steps}
+    assert not steps & {"quantize", "dequantize"}
 
 
 def test_floats_that_are_an_output_stay():

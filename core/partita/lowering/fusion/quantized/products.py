@@ -11,6 +11,11 @@ from partita.lowering.program import Array
 
 _BIAS_TOLERANCE = 1e-3
 
+_MOST_OF_A_LEVEL = 1 / 64
+"""A bias of floats is rounded to steps of sums where these are so small a part of a result's."""
+
+_LARGEST_BIAS = 1 << 30
+
 
 def fuse_quantized(rewriter: Rewriter) -> None:
     """``Quantize(Conv(Dequantize(x), Dequantize(w)))`` becomes QLinearConv.
@@ -18,7 +23,7 @@ def fuse_quantized(rewriter: Rewriter) -> None:
     MatMul becomes QLinearMatMul, and Gemm onnxruntime's QGemm. Where no QuantizeLinear follows,
     both become onnxruntime's MatMulIntegerToFloat, with a row that is added, and Conv
     ``partita::LevelConv``: QLinearConv without what quantizes the result, with a bias of floats
-    and, by the attribute ``relu``, a Relu.
+    and, by the attribute ``relu``, a Relu. So does Conv whose bias is too fine for QLinearConv.
 
     To be run before constants are folded, since dequantized weights are constants. Scales and zero
     points must be constants; those of the weights may differ between outputs. A Relu before
@@ -50,7 +55,9 @@ def _fuse(rewriter: Rewriter, node: Node) -> None:
     bias = None
     if node.input(2) is not None:
         bias = bias_levels(rewriter, node.input(2), x, w)
+        bias = _rounded_bias(rewriter, node.input(2), x, w, y) if bias is None else bias
         if bias is None:
+            _fuse_to_floats(rewriter, node, x, w)
             return
     gemm = node.op_type == "Gemm"
     inputs: list[Value | None] = [*sources, *([bias] if gemm else []), *y.constants()]
@@ -158,6 +165,25 @@ def _fits(node: Node, w: Levels, weights: Array | None) -> bool:
     first = node.op_type == "Conv" or node.attrs.get("transB", 0)
     output = 0 if first else weights.ndim - 1
     return axis == output and w.scale.size == weights.shape[output]
+
+
+def _rounded_bias(
+    rewriter: Rewriter, value: Value | None, x: Levels, w: Levels, y: Levels
+) -> Value | None:
+    """A bias of constant floats as levels of sums, where these are much finer than the result's."""
+    floats = known_floats(rewriter, value)
+    row = None if floats is None else floats.const
+    if row is None or row.ndim != 1 or row.dtype != np.float32:
+        return None
+    steps = (x.scale.astype(np.float64) * w.scale).reshape(-1)
+    if steps.size not in (1, row.size) or steps.min(initial=1) <= 0:
+        return None
+    levels = np.rint(row / steps)
+    largest = np.abs(levels).max(initial=0)
+    fine = steps.max(initial=0) <= _MOST_OF_A_LEVEL * float(y.scale.item())
+    if not (fine and largest < _LARGEST_BIAS):  # so of infinity, and of what is no number
+        return None
+    return Value.constant(levels.astype(np.int32))
 
 
 def bias_levels(rewriter: Rewriter, value: Value | None, x: Levels, w: Levels) -> Value | None:
