@@ -99,14 +99,17 @@ class OutputChecks:
         """
         if not inputs:
             return ""
+        read = [
+            (index, tensor.numpy())
+            for index, tensor in enumerate(inputs)
+            if tensor is not None and tensor.memory == HOST
+        ]
         for port, result, place in zip(self._ports[number], results, planned, strict=True):
-            if result is place or result.memory != HOST or any(place is x for x in inputs):
+            if result is place or result.memory != HOST:
                 continue
             array = result.numpy()
-            for index, tensor in enumerate(inputs):
-                if tensor is None or tensor.memory != HOST:
-                    continue
-                if np.may_share_memory(array, tensor.numpy()):
+            for index, given in read:
+                if np.may_share_memory(array, given) and not any(place is x for x in inputs):
                     return (
                         f"returned memory of its input {index} as '{port.name}'; memory of its "
                         "own is due"
