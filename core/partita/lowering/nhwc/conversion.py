@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from partita.lowering.geometry.axes import axis_of
 from partita.lowering.graph import Graph, Node, Value
 from partita.lowering.program import Array
 from partita.model.op_traits import Trait, having
@@ -406,9 +407,9 @@ class ChannelsLast:
         return True
 
     def _concat(self, node: Node) -> bool:
-        rank_axis = int(node.attrs.get("axis", 1)) % 4
         if not all(self.is_image(value) for value in node.inputs):
             return False
+        rank_axis = axis_of(node, node.attrs.get("axis", 1), 4)
         there = sum(self.is_last(value) for value in node.inputs)
         if 2 * there < len(node.inputs) or not there:
             return False

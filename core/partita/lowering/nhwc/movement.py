@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from partita.lowering.geometry.axes import axis_of
 from partita.lowering.graph import Node, Value
 from partita.lowering.nhwc.conversion import (
     IMAGE_READERS,
@@ -52,7 +53,7 @@ class MovedChannelsLast(ChannelsLast):
         if starts is None or starts.const is None:
             return False
         along = range(starts.const.size) if axes is None or axes.const is None else axes.const
-        axes_last = [TO_LAST.index(n % 4) for n in along]
+        axes_last = [TO_LAST.index(axis_of(node, int(n), 4)) for n in along]
         if self.unit > 1 and 3 in axes_last:
             return False
         moved = Value.constant(np.array(axes_last, starts.const.dtype))
@@ -63,7 +64,9 @@ class MovedChannelsLast(ChannelsLast):
     def _split(self, node: Node) -> bool:
         """Pieces of the channels, each as a slice of its own."""
         x = node.inputs[0]
-        if x is None or not self.is_last(x) or node.attrs.get("axis", 0) % 4 != 1 or self.unit > 1:
+        if x is None or not self.is_last(x) or self.unit > 1:
+            return False
+        if axis_of(node, node.attrs.get("axis", 0), 4) != 1:
             return False
         pieces: list[tuple[Value, int]] = []
         for value in node.outputs:

@@ -8,6 +8,7 @@ from typing import TypeGuard
 import numpy as np
 
 from partita.lowering import Array, Node, Operand, reference_fold
+from partita.lowering.geometry.axes import axis_of
 from partita.lowering.shapes.shape_arithmetic import small_result
 from partita.system.array_conversion import converted
 
@@ -38,7 +39,7 @@ def _is_half(array: Array | None) -> TypeGuard[Array]:
 
 def _gather_elements(node: Node, x: Array, indices: Array) -> Array:
     """Indices may be fewer than the data beside the axis: they are of the first elements then."""
-    axis = node.attrs.get("axis", 0) % x.ndim
+    axis = axis_of(node, node.attrs.get("axis", 0), x.ndim)
     near = tuple(
         slice(None) if dim == axis else slice(count) for dim, count in enumerate(indices.shape)
     )

@@ -273,6 +273,30 @@ def test_a_reduction_along_axes_that_an_image_has_not(core, axes, kind):
         run(core, model, np.ones((1, 8, 12, 12), np.float32))
 
 
+@pytest.mark.parametrize("axis", [4, 5, 7, -5, -7])
+@pytest.mark.parametrize("kind", ["Slice", "Split", "Concat", "ArgMax", "TopK", "Gather"])
+def test_a_part_along_an_axis_that_an_image_has_not(core, kind, axis):
+    """Behind a convolution axis 5 was taken for that of the channels, which Split cut."""
+    inputs = {
+        "Slice": ["c", "zero", "two", "axis"],
+        "Concat": ["c", "c"],
+        "TopK": ["c", "two"],
+        "Gather": ["c", "zero"],
+    }
+    outputs = ["y", "z"] if kind in ("Split", "TopK") else ["y"]
+    attrs = {} if kind == "Slice" else {"axis": axis}
+    constants = {"zero": np.zeros(1, np.int64), "two": np.array([2]), "axis": np.array([axis])}
+    nodes = [
+        node("Conv", ["x", "w"], "c", pads=[1] * 4),
+        node(kind, inputs.get(kind, ["c"]), outputs, **attrs),
+    ]
+    weights = [weight("w", np.ones((8, 8, 3, 3), np.float32))]
+    weights += [weight(name, array) for name, array in constants.items()]
+    model = model_of(nodes, [value("x", (1, 8, 12, 12))], outputs, weights, opset=17)
+    with pytest.raises(PartitaError, match=f"has axis {axis}, but its tensor has 4 dimensions"):
+        run(core, model, np.ones((1, 8, 12, 12), np.float32))
+
+
 def test_a_dimension_added_twice(core):
     with pytest.raises(PartitaError, match=r"names an axis twice: axes \[0, 0\]"):
         run_one(core, "Unsqueeze", [np.ones((2, 3), np.float32), np.zeros(2, np.int64)])

@@ -10,6 +10,7 @@ import numpy as np
 from partita.lowering.fusion.quantized.levels import Levels
 from partita.lowering.fusion.quantized.products import bias_levels
 from partita.lowering.fusion.rewriting import Accepts, Rewriter, origins
+from partita.lowering.geometry.axes import axis_of
 from partita.lowering.graph import Graph, Node, Value
 from partita.lowering.program import Array
 
@@ -61,7 +62,7 @@ def _blocks(rewriter: Rewriter, node: Node) -> list[Node] | None:
     size = _block_size(node, w.levels.const)
     if size is None or w.scale.size not in (1, w.levels.const.shape[1]):
         return None
-    if w.scale.size > 1 and int(w.node.attrs.get("axis", 1)) % 4 != 1:
+    if w.scale.size > 1 and axis_of(w.node, w.node.attrs.get("axis", 1), 4) != 1:
         return None
     bias = None
     if node.input(2) is not None:

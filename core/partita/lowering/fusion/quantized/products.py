@@ -6,6 +6,7 @@ import numpy as np
 
 from partita.lowering.fusion.quantized.levels import Levels, known_floats
 from partita.lowering.fusion.rewriting import Rewriter, origins, other_input
+from partita.lowering.geometry.axes import axis_of
 from partita.lowering.graph import Node, Value
 from partita.lowering.program import Array
 
@@ -161,7 +162,7 @@ def _fits(node: Node, w: Levels, weights: Array | None) -> bool:
         return False
     if w.scale.size == 1:
         return True
-    axis = int(w.node.attrs.get("axis", 1)) % weights.ndim
+    axis = axis_of(w.node, w.node.attrs.get("axis", 1), weights.ndim)
     first = node.op_type == "Conv" or node.attrs.get("transB", 0)
     output = 0 if first else weights.ndim - 1
     return axis == output and w.scale.size == weights.shape[output]

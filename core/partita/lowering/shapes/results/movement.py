@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from partita.lowering.geometry.axes import axis_of
 from partita.lowering.geometry.broadcasting import broadcast
 from partita.lowering.geometry.slices import taken
 from partita.lowering.graph import Node
@@ -36,11 +37,11 @@ def _channels_first(node: Node, operands: Any) -> Sequence[int]:
 @MOVEMENT_RESULTS.shape("Concat")
 def _concat(node: Node, operands: Any) -> Sequence[int] | None:
     first = operands[0].shape
-    axis = node.attrs["axis"]
+    axis = axis_of(node, node.attrs["axis"], len(first))
     if any(len(operand.shape) != len(first) for operand in operands):
         return None
     size = sum(operand.shape[axis] for operand in operands)
-    return [size if place == axis % len(first) else n for place, n in enumerate(first)]
+    return [size if place == axis else n for place, n in enumerate(first)]
 
 
 @MOVEMENT_RESULTS.shape("Reshape")
@@ -64,7 +65,7 @@ def _unsqueeze(node: Node, operands: Any) -> Sequence[int] | None:
     if axes is None:
         return None
     rank = operands[0].ndim + len(axes)
-    new = {axis % rank for axis in axes}
+    new = {axis_of(node, axis, rank) for axis in axes}
     if len(new) < len(axes):
         return None
     sizes = iter(operands[0].shape)
@@ -79,14 +80,14 @@ def _squeeze(node: Node, operands: Any) -> Sequence[int] | None:
     axes = node.attrs.get("axes") if node.version < 13 else elements_of(given)
     if axes is None:
         return [size for size in shape if size != 1]
-    gone = {axis % len(shape) for axis in axes}
+    gone = {axis_of(node, axis, len(shape)) for axis in axes}
     return [size for axis, size in enumerate(shape) if axis not in gone]
 
 
 @MOVEMENT_RESULTS.shape("Gather")
 def _gather(node: Node, operands: Any) -> Sequence[int]:
     x, index = operands[0].shape, operands[1].shape
-    axis = node.attrs.get("axis", 0) % len(x)
+    axis = axis_of(node, node.attrs.get("axis", 0), len(x))
     return (*x[:axis], *index, *x[axis + 1 :])
 
 
@@ -165,7 +166,7 @@ def _gather_nd(node: Node, operands: Any) -> Sequence[int] | None:
 @MOVEMENT_RESULTS.outputs("Split")
 def _split(node: Node, operands: Any) -> Sequence[Operand] | None:
     x, count = operands[0], len(node.outputs)
-    axis = node.attrs.get("axis", 0) % x.ndim
+    axis = axis_of(node, node.attrs.get("axis", 0), x.ndim)
     length = x.shape[axis]
     given = operands[1] if len(operands) > 1 else None
     sizes = node.attrs.get("split") if given is None else elements_of(given)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from partita.lowering.geometry.axes import axis_of
 from partita.lowering.graph import Node
 from partita.lowering.program import Operand
 from partita.lowering.shapes.results.rule import ResultRules, any_unknown, elements_of
@@ -30,7 +31,7 @@ def _reduce(node: Node, operands: Sequence[Operand]) -> Sequence[int] | None:
         if node.attrs.get("noop_with_empty_axes", 0):
             return shape
         axes = range(len(shape))
-    gone = {axis % len(shape) for axis in axes}
+    gone = {axis_of(node, axis, len(shape)) for axis in axes}
     if node.attrs.get("keepdims", 1):
         return [1 if axis in gone else size for axis, size in enumerate(shape)]
     return [size for axis, size in enumerate(shape) if axis not in gone]
@@ -39,7 +40,7 @@ def _reduce(node: Node, operands: Sequence[Operand]) -> Sequence[int] | None:
 @REDUCTION_RESULTS.shape("ArgMax", "ArgMin")
 def _arg(node: Node, operands: Any) -> Sequence[int]:
     shape = list(operands[0].shape)
-    axis = node.attrs.get("axis", 0) % len(shape)
+    axis = axis_of(node, node.attrs.get("axis", 0), len(shape))
     return [*shape[:axis], *[1][: node.attrs.get("keepdims", 1)], *shape[axis + 1 :]]
 
 
@@ -49,7 +50,7 @@ def _top_k(node: Node, operands: Any) -> Sequence[Operand] | None:
     if node.version >= 10:
         found = elements_of(operands[1])
         k = found[0] if found else None
-    axis = node.attrs.get("axis", -1) % x.ndim
+    axis = axis_of(node, node.attrs.get("axis", -1), x.ndim)
     if k is None or k > x.shape[axis]:
         return None
     shape = (*x.shape[:axis], k, *x.shape[axis + 1 :])
