@@ -108,6 +108,19 @@ def test_power_of_tensors_and_types():
     check("Pow", [np.arange(1, 9, dtype=np.int32), np.array(2.5, np.float32)])
 
 
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint64])
+@pytest.mark.parametrize("exponent", [-3, -2, -1, 0, 1, 2, 3, 5, 31])
+def test_power_of_integers_is_exact(dtype, exponent):
+    """float64 has 53 bits: 2**53 + 1 to the power of 1 was 2**53."""
+    limits = np.iinfo(dtype)
+    x = np.array([0, 1, 2, 3, limits.max - 4, limits.min, limits.max // 1024 + 2], dtype)
+    x = np.concatenate([x, np.array([-1, -2, -7], np.int8).astype(dtype)])
+    due = [n**exponent if exponent >= 0 or abs(n) == 1 else 0 for n in x.tolist()]
+    wrapped = np.array([int(n) % (1 << limits.bits) for n in due], np.uint64).astype(dtype)
+    (found,) = run_ours("Pow", [x, np.array(exponent, np.int64)])
+    np.testing.assert_array_equal(found, wrapped)
+
+
 @pytest.mark.parametrize("op_type", ["Max", "Min"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32, np.int64, np.uint64])
 def test_extremes(op_type, dtype):

@@ -104,6 +104,14 @@ def test_integers(op_type, dtype):
         check(op_type, [x, axes_of(*axes)], opset=18)
 
 
+def test_a_mean_of_unsigned_integers_is_not_negative():
+    """A sum of 2**63 or more was divided as an integer with a sign."""
+    x = np.array([[(1 << 63) + 7, 5, 3], [0, (1 << 62) - 1, (1 << 63) - 1]], np.uint64)
+    (found,) = run_ours("ReduceMean", [x, axes_of(1)], opset=18)
+    due = [[sum(map(int, row)) // 3] for row in x]
+    np.testing.assert_array_equal(found, np.array(due, np.uint64))
+
+
 @pytest.mark.parametrize("op_type", ["ReduceMax", "ReduceMin"])
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.bool_])
 def test_extremes_of_bytes(op_type, dtype):

@@ -97,7 +97,24 @@ def modulo_float(a: Any, b: Any) -> Any:
 
 @register_jitable
 def power_integers(a: Any, b: Any) -> Any:
-    """A power with an integer base, computed in float64 as onnxruntime does."""
+    """A power of integers, which wraps; with a negative exponent, the quotient towards zero."""
+    zero, one = like(a, 0), like(a, 1)
+    result, base, rest = one, a, np.uint64(b)
+    if b < like(b, 0):  # only powers of 1 and -1 are no fractions
+        whole = a == one or (a < zero and like(a, a + one) == zero)
+        base = a if whole else zero
+        result, rest = like(a, base * base), np.uint64(b & like(b, 1))
+    while rest != np.uint64(0):
+        if rest & np.uint64(1) != np.uint64(0):
+            result = like(a, result * base)
+        base = like(a, base * base)
+        rest = rest >> np.uint64(1)
+    return result
+
+
+@register_jitable
+def power_of_integer(a: Any, b: Any) -> Any:
+    """A power of an integer whose exponent is none, computed in float64 as onnxruntime does."""
     return np.int64(np.float64(a) ** np.float64(b))
 
 
@@ -183,6 +200,7 @@ def shift_right_signed(a: Any, b: Any) -> Any:
 _add, _divide = broadcast(operator.add), broadcast(operator.truediv)
 _divide_integers, _divide_unsigned = broadcast(divide_integers), broadcast(divide_unsigned)
 _power, _power_integers = broadcast(operator.pow), broadcast(power_integers)
+_power_of_integer = broadcast(power_of_integer)
 _POWERS = {2.0: mapped(square), 3.0: mapped(cube), 0.5: mapped(power_half)}
 _ARITHMETIC = {"Add": _add, "Sub": broadcast(operator.sub), "Mul": broadcast(operator.mul)}
 _VERBS = {_add: "add", _divide: "div", _ARITHMETIC["Sub"]: "sub", _ARITHMETIC["Mul"]: "mul"}
@@ -258,7 +276,7 @@ def emit_power(b: Builder, node: Node, x: Operand, y: Operand) -> Operand:
         if known is not None and len(y.shape) <= len(x.shape):
             return emit_map(b, known, x)
         return _binary(b, _power, x, emit_cast(b, y, x.dtype))
-    return _binary(b, _power_integers, x, y)
+    return _binary(b, _power_integers if y.dtype.kind in "iu" else _power_of_integer, x, y)
 
 
 @kernel("Max", "Min", "Sum", "Mean", dtypes=ARITHMETIC, since=8)

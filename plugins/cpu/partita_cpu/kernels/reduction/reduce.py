@@ -55,6 +55,12 @@ def divided_integers(x: Any, count: Any, unused: Any) -> Any:
     return -quotient if x < 0 else quotient
 
 
+@register_jitable
+def divided_unsigned(x: Any, count: Any, unused: Any) -> Any:
+    """A sum of unsigned integers over its number of terms."""
+    return np.uint64(x) // np.uint64(count)
+
+
 @dataclass(frozen=True)
 class Reduction:
     """How one operator reduces.
@@ -107,7 +113,12 @@ _REDUCTIONS = {
 _COMPOSITE = frozenset(("ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSum"))
 """Reductions that do more to an element than to reduce."""
 _LAST = {"sqrt": mapped(sqrt), "log": mapped(log)}
-_mean, _mean_integers = mapped_with(divided), mapped_with(divided_integers)
+_MEANS = {
+    "f": mapped_with(divided),
+    "i": mapped_with(divided_integers),
+    "u": mapped_with(divided_unsigned),
+}
+"""By the kind of what is divided."""
 _NO_SCRATCH = np.zeros(1, np.float64)
 
 
@@ -184,8 +195,7 @@ def reduce_axes(
     result = _passes(b, emit_cast(b, x, computed), _groups(x.shape, axes), how)
     if how.last == "mean" and count > 1:
         number = evaluated(x.dtype.type if x.dtype.kind == "f" else np.int64, count)
-        function = _mean if x.dtype.kind == "f" else _mean_integers
-        result = emit_map(b, function, result, None, number, number)
+        result = emit_map(b, _MEANS[result.dtype.kind], result, None, number, number)
     elif how.last in _LAST:
         result = emit_map(b, _LAST[how.last], result)
     return b.view(emit_cast(b, result, x.dtype), shape)
