@@ -291,14 +291,19 @@ def test_a_space_between_a_text_and_what_continues_it_is_told(text, word):
 
 
 @pytest.mark.parametrize("kind", [1, 3, 4])
-def test_ends_of_answers_are_known_by_name_whatever_their_kind(kind):
+def test_ends_of_answers_are_those_of_llama_cpp_whatever_their_kind(kind):
+    # What node-llama-cpp 3.22.1 takes for an end.
+    ends = ["<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|endoftext|>"]
+    ends += ["<end_of_turn>", "<end_of_utterance>", "<EOT>", "_<EOT>", "[EOT]", "<eos>", "[EOS]"]
+    ends += ["<|fim_pad|>", "<|repo_name|>", "<|file_sep|>"]
+    others = ["<|user|>", "<|fim_prefix|>", "<|message|>"]
     metadata = pieces()
-    metadata["tokenizer.ggml.tokens"] += ["<|im_end|>", "<|eom_id|>", "<|other|>"]
-    metadata["tokenizer.ggml.token_type"] += [kind] * 3
-    metadata["tokenizer.ggml.scores"] += [0.0] * 3
+    first = len(metadata["tokenizer.ggml.tokens"])
+    metadata["tokenizer.ggml.tokens"] += [*ends, *others]
+    metadata["tokenizer.ggml.token_type"] += [kind] * len([*ends, *others])
+    metadata["tokenizer.ggml.scores"] += [0.0] * len([*ends, *others])
     own = from_metadata(metadata, "'m.gguf'")
-    first = len(metadata["tokenizer.ggml.tokens"]) - 3
-    assert own.end_tokens == {2, first, first + 1}
+    assert own.end_tokens == {2, *range(first, first + len(ends))}
     assert own.encode("<|im_end|>", formatted=True) == [first]
     assert own.decode([first, first + 1]) == ""
 

@@ -33,12 +33,20 @@ _ENDS = frozenset(
         "<end_of_utterance>",
         "<|end|>",
         "<EOT>",
+        "_<EOT>",
+        "[EOT]",
+        "<eos>",
+        "[EOS]",
+        "<|fim_pad|>",
+        "<|repo_name|>",
+        "<|file_sep|>",
         "<\uff5cend\u2581of\u2581sentence\uff5c>",
     )
 )
 """Tokens that end an answer in one model or another, whatever ``eos_token_id`` says.
 
-They are control tokens even where a file has another kind for them, as in llama.cpp.
+Behind the last three another file would begin, in models that fill in code. All are control tokens
+even where a file has another kind for them, as in llama.cpp.
 """
 
 _LONGEST_PIECE = 1024
