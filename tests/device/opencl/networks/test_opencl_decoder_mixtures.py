@@ -64,7 +64,7 @@ def test_experts_become_one_node(kind):
 def test_a_prompt_in_parts_and_tokens_behind_it(kind, architecture, tiling):
     model, judge = decoder(kind, architecture)
     assert not Core().query_model(model, "OPENCL").reasons
-    # A weight with a minimum is scale * number - offset: of two sums that cancel, as many roundings.
+    # A weight with a minimum is scale * number - offset: two sums that cancel, twice the roundings.
     bound = 4e-6 if kind == "Q4_1" else 2e-6
     assert error(Core().compile_model(model, "OPENCL", {"TILING": tiling}), judge) < bound
 
