@@ -1,22 +1,26 @@
 """Convolutions of 3 x 3 taps on device CPU: directly, and by Winograd's minimal filtering.
 
     python benchmarks/cpu_winograd.py [--threads 1] [--seconds 1] [--random 0]
-        [--mode f32] [CHANNELSxOUTPUTSxHEIGHTxWIDTH ...]
+        [--mode f32] [--errors] [CHANNELSxOUTPUTSxHEIGHTxWIDTH ...]
 
 Without AMX the default mode takes tiles of 2 x 2 or 4 x 4 results where it expects to gain, and
-EXECUTION_MODE_HINT=ACCURACY none. Each shape is compiled as both modes have it and with tiles of
-both sizes, which then take turns; --random draws so many shapes. With --mode bf16 direct products
-are of bfloat16; then a product of one tap comes before and one behind, so that images in between
-are in bfloat16. Prints the least time of the convolution's step in microseconds for each, what the
-default chose, its gain (1.00 where it is direct), and errors in parts of the largest value: in f32
-against float64, in bf16 of the last product against device CPU's strict float32.
+EXECUTION_MODE_HINT=ACCURACY those of 2 x 2. Each shape is compiled as the default has it, directly
+and with tiles of both sizes, which then take turns; --random draws so many shapes. With --mode bf16
+direct products are of bfloat16; then a product of one tap comes before and one behind, so that
+images in between are in bfloat16. Prints the least time of the convolution's step in microseconds
+for each, what the default chose, its gain (1.00 where it is direct), and errors in parts of the
+largest value: in f32 against float64, in bf16 of the last product against direct sums in float32.
+
+With --errors nothing is timed: prints for images and weights of many kinds how many times as far
+off float64 as direct sums both tiles are, by largest errors: the median and the most of all kinds.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from unittest import mock
@@ -42,6 +46,8 @@ DIRECT, SMALL, LARGE, DEFAULT = "direct", "2x2", "4x4", "default"
 SIDES = {DIRECT: 0, SMALL: 2, LARGE: 4}
 
 Shape = tuple[int, int, int, int]
+Draw = Callable[[np.random.Generator, tuple[int, ...]], Any]
+"""Numbers of a kind."""
 
 
 @contextmanager
@@ -75,16 +81,59 @@ def step_time(request: Any) -> float:
     return float(found[len(found) // 2].real_time_us)
 
 
-def in_float64(x: Any, w: Any, bias: Any) -> Any:
-    """The convolution and Relu, padded by one."""
+def sums_in_float64(x: Any, w: Any) -> Any:
+    """The convolution, padded by one."""
     wide = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (1, 1), (1, 1)))
     height, width = x.shape[2:]
-    total = np.zeros((1, w.shape[0], height, width)) + bias[:, None, None]
+    total = np.zeros((1, w.shape[0], height, width))
     for i in range(3):
         for j in range(3):
             piece = wide[0, :, i : i + height, j : j + width].reshape(x.shape[1], -1)
             total += (w[:, :, i, j].astype(np.float64) @ piece).reshape(total.shape)
-    return np.maximum(total, 0)
+    return total
+
+
+IMAGES: dict[str, Draw] = {
+    "normal": lambda rng, shape: rng.standard_normal(shape),
+    "positive": lambda rng, shape: np.maximum(rng.standard_normal(shape), 0),
+    "shifted": lambda rng, shape: 100 + rng.standard_normal(shape),
+    "whole numbers": lambda rng, shape: rng.integers(0, 256, shape),
+    "channels of all sizes": lambda rng, shape: (
+        rng.standard_normal(shape) * 10 ** rng.uniform(-3, 3, (1, shape[1], 1, 1))
+    ),
+    "pixels of all sizes": lambda rng, shape: (
+        rng.standard_normal(shape) * 10 ** rng.uniform(-3, 3, shape)
+    ),
+    "cauchy": lambda rng, shape: rng.standard_cauchy(shape),
+    "smooth": lambda rng, shape: rng.standard_normal(shape).cumsum(2).cumsum(3),
+}
+CENTRE = np.array([[0.01, 0.1, 0.01], [0.1, 1, 0.1], [0.01, 0.1, 0.01]])
+WEIGHTS: dict[str, Draw] = {
+    "normal": lambda rng, shape: rng.standard_normal(shape),
+    "of all sizes": lambda rng, shape: rng.standard_normal(shape) * 10 ** rng.uniform(-3, 0, shape),
+    "positive": lambda rng, shape: rng.uniform(0, 1, shape),
+    "one in ten": lambda rng, shape: rng.standard_normal(shape) * (rng.random(shape) < 0.1),
+    "large in the middle": lambda rng, shape: rng.standard_normal(shape) * CENTRE,
+}
+
+
+def errors_of(shape: Shape) -> str:
+    """A line of the table of errors, over those of direct sums."""
+    channels, outputs, height, width = shape
+    rng, ratios = np.random.default_rng(0), []
+    for image, weights in itertools.product(IMAGES.values(), WEIGHTS.values()):
+        x = image(rng, (1, channels, height, width)).astype(np.float32)
+        w = weights(rng, (outputs, channels, 3, 3)).astype(np.float32)
+        b = Builder()
+        y = b.add("Conv", "x", b.weight(w), pads=[1] * 4)
+        model, _ = b.model((1, channels, height, width), y)
+        wanted, found = sums_in_float64(x, w), []
+        for name in SIDES:
+            request, _ = made(name, model, {}, x)
+            found.append(np.abs(request.get_output_tensor(0).data - wanted).max())
+        ratios.append(np.array(found[1:]) / found[0])
+    cells = [f"{ratio:9.2f}" for of in (np.median, np.max) for ratio in of(ratios, axis=0)]
+    return " ".join([f"{'x'.join(map(str, shape)):18}", *cells])
 
 
 def network(shape: Shape, mode: str) -> tuple[bytes, Any]:
@@ -106,7 +155,7 @@ def reference(shape: Shape, mode: str, model: bytes, x: Any) -> Any:
     channels, outputs = shape[:2]
     rng = np.random.default_rng(0)
     w = rng.standard_normal((outputs, channels, 3, 3)).astype(np.float32) * (9 * channels) ** -0.5
-    return in_float64(x, w, np.full(outputs, 0.01, np.float32))
+    return np.maximum(sums_in_float64(x, w) + np.float32(0.01), 0)
 
 
 def measure(shape: Shape, threads: int, seconds: float, mode: str) -> str:
@@ -154,11 +203,18 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--random", type=int, default=0, help="so many random shapes instead")
     parser.add_argument("--mode", choices=("f32", "bf16"), default="f32")
+    parser.add_argument("--errors", action="store_true")
     arguments = parser.parse_args()
     shapes: list[Any] = [tuple(map(int, text.split("x"))) for text in arguments.shapes or SHAPES]
     if arguments.random:
         rng = np.random.default_rng(1)
         shapes = [drawn(rng) for _ in range(arguments.random)]
+    if arguments.errors:
+        names = [f"{of} {name}" for of in ("median", "most") for name in (SMALL, LARGE)]
+        print(" ".join([f"{'errors over direct':18}", *(f"{name:>9}" for name in names)]))
+        for shape in shapes:
+            print(errors_of(shape), flush=True)
+        return
     columns = (*SIDES, DEFAULT)
     print(" ".join([f"{'shape':18}", *(f"{name:>9}" for name in columns), f"{'chosen':>7} gain"]))
     for shape in shapes:

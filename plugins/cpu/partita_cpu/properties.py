@@ -71,10 +71,11 @@ class CpuProperties(DeviceProperties):
     )
     EXECUTION_MODE_HINT: ExecutionMode = Field(
         ExecutionMode.PERFORMANCE,
-        description="What to prefer where speed and exactness differ. ACCURACY computes f32 as "
-        "f32; PERFORMANCE lets AMX compute long sums as three bfloat16 products, and other "
-        "processors convolutions of 3 x 3 taps by Winograd's minimal filtering, in float32 even "
-        "for bf16 (error per operation at most 2e-5 of a tensor's maximum, but for rounding "
+        description="What to prefer where speed and exactness differ. ACCURACY is as exact "
+        "as float32: convolutions of 3 x 3 taps may be computed by Winograd's minimal filtering "
+        "with tiles of 2 x 2; PERFORMANCE lets AMX compute long sums as three bfloat16 products, "
+        "and other processors filter with tiles of 4 x 4, in float32 even for bf16 (error per "
+        "operation at most 2e-5 of a tensor's maximum, but for rounding "
         "images to bfloat16), and rounds rows to 16 bits where weights are quantized in blocks "
         "(error at most 1e-4).",
     )

@@ -16,6 +16,7 @@ from partita_cpu.gemm.deferred_packing import DeferredWeights
 from partita_cpu.gemm.error_model import excess
 from partita_cpu.gemm.packing.weights import rounds_to_infinity
 from partita_cpu.jit.isa import VARIABLE, architecture, detected
+from partita_cpu.llvm.images.winograd import POINTS
 from partita_cpu.llvm.levels import CHAINS, Level
 from partita_cpu.llvm.tiles.dot_unpacked import BLOCK_BITS, longest_unit
 from partita_cpu.machine_model import MachineModel, this_machine
@@ -122,6 +123,10 @@ STORED_ELEMENTS = 1 << 20
 """Of the smallest matrix of 16-bit floats that stays so in memory, if caches hold the model's."""
 
 
+_EXACT_SIDE = {Arithmetic.F32: 2, Arithmetic.BF16: 0}
+"""Results down and across the largest tile of minimal filtering that is as exact as direct sums."""
+
+
 @dataclass(frozen=True)
 class PrecisionPolicy:
     """How native kernels compute; emitters find it as ``builder.options``.
@@ -134,8 +139,8 @@ class PrecisionPolicy:
         group: Terms of rows that share a scale where products with weights quantized in blocks
             round rows to int8; 0 where none do.
         group_note: What that comes to; empty if it is not asked for.
-        filters: Whether convolutions of 3 x 3 taps may be computed by minimal filtering, which
-            rounds otherwise; see `partita_cpu.winograd`.
+        filter_side: Results down and across the largest tile by which convolutions of 3 x 3 taps
+            may be filtered minimally; 0: none are. See `partita_cpu.winograd`.
         is_exact: Whether products with weights quantized in blocks lose no more than in float32.
         stored_elements: Of a matrix of 16-bit floats that stays so in memory, at least.
         rounds_matrices: Whether large matrices of weights are rounded to bfloat16 and read so by
@@ -149,7 +154,7 @@ class PrecisionPolicy:
     shortfall: str = field(default="", compare=False)
     group: int = 0
     group_note: str = field(default="", compare=False)
-    filters: bool = False
+    filter_side: int = 0
     is_exact: bool = False
     stored_elements: int = STORED_ELEMENTS
     rounds_matrices: bool = False
@@ -338,7 +343,9 @@ def choose(properties: CpuProperties, threads: int) -> PrecisionPolicy:
         group = 0
     fast = properties.EXECUTION_MODE_HINT is ExecutionMode.PERFORMANCE
     plain = arithmetic in (Arithmetic.F32, Arithmetic.BF16) and not on_tiles(level, arithmetic)
-    filters = fast and level.native and plain
+    filter_side = 0
+    if level.native and plain:
+        filter_side = max(POINTS) if fast else _EXACT_SIDE[arithmetic]
     exact = not fast and not is_slow and arithmetic not in (Arithmetic.BF16, Arithmetic.F16)
     return PrecisionPolicy(
         machine,
@@ -347,7 +354,7 @@ def choose(properties: CpuProperties, threads: int) -> PrecisionPolicy:
         note,
         group,
         group_note,
-        filters,
+        filter_side,
         exact,
         rounds_matrices=is_slow,
     )

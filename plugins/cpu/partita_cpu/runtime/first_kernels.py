@@ -99,7 +99,7 @@ def _may_be_rounded(policy: PrecisionPolicy, weights: Array) -> bool:
 
 def _may_filter(policy: PrecisionPolicy, node: Node) -> bool:
     """Whether an operator may be computed by minimal filtering."""
-    if not policy.filters or node.op_type != "Conv" or node.inputs[1] is None:
+    if not policy.filter_side or node.op_type != "Conv" or node.inputs[1] is None:
         return False
     window = (node.inputs[1].shape or ())[2:]
     strides = node.attrs.get("strides", ())

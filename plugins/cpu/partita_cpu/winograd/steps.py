@@ -22,11 +22,11 @@ from partita_cpu.winograd.time_model import side_for
 def emit_filtered(b: Builder, policy: PrecisionPolicy, step: LinearStep) -> bool:
     """Records what `emit_product` would, if minimal filtering is allowed and takes less time."""
     images, x, op, y, storage, scaling = step
-    if not policy.filters or storage.planar:
+    if not policy.filter_side or storage.planar:
         return False
     halves = storage.half_in or storage.half_out
     direct = policy.preferred_for_stored(images, halves=halves)
-    side = side_for(images, policy.machine, policy.threads, direct)
+    side = side_for(images, policy.machine, policy.threads, direct, policy.filter_side)
     if not side or b.folding:
         return False
     weights = _weights(b, policy, op.w, side)

@@ -8,6 +8,7 @@ edges of an image, which lie outside in part.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -76,6 +77,7 @@ class Sizes(NamedTuple):
         near: Bytes for a panel in the second-level cache.
         far: Bytes for it in the third-level one.
         pace: How many times as fast as in float32 direct products are.
+        largest: Results down and across the largest tile that may be.
     """
 
     batch: int
@@ -90,6 +92,7 @@ class Sizes(NamedTuple):
     near: int
     far: int
     pace: int = 1
+    largest: int = max(POINTS)
 
     @classmethod
     def of(
@@ -98,6 +101,7 @@ class Sizes(NamedTuple):
         machine: MachineModel,
         threads: int,
         direct: Arithmetic = Arithmetic.F32,
+        largest: int = max(POINTS),
     ) -> Sizes:
         """Those of a convolution whose direct products are computed so."""
         level = machine.level
@@ -114,6 +118,7 @@ class Sizes(NamedTuple):
             machine.l2_bytes(PANEL_SHARE),
             int(machine.caches.l3 * FAR_PANEL_SHARE),
             BFLOAT16_PACE if direct is Arithmetic.BF16 else 1,
+            largest,
         )
 
     @property
@@ -128,7 +133,11 @@ class Sizes(NamedTuple):
 
 
 def side_for(
-    images: Images, machine: MachineModel, threads: int, direct: Arithmetic = Arithmetic.F32
+    images: Images,
+    machine: MachineModel,
+    threads: int,
+    direct: Arithmetic = Arithmetic.F32,
+    largest: int = max(POINTS),
 ) -> int:
     """Results down and across a tile that make a convolution take the least time; 0: none do.
 
@@ -137,12 +146,13 @@ def side_for(
         machine: What it is cut for.
         threads: Threads that share it.
         direct: What it is computed in otherwise; in float32 it is by minimal filtering.
+        largest: Results down and across the largest tile that may be.
     """
     plain = images.kernel == (TAPS, TAPS) and images.stride == images.dilation == (1, 1)
     inside = min(images.begin + images.end) >= 0
     if not plain or not inside or images.groups > 1 or images.slices > 1:
         return 0
-    sizes = Sizes.of(images, machine, threads, direct)
+    sizes = Sizes.of(images, machine, threads, direct, largest)
     side = fastest_side(*map(present, sizes))
     if holds_sizes(sizes) and not evaluated(_is_close, side, *sizes):
         return settled(evaluated(fastest_side, *sizes))  # type: ignore[no-any-return]  # an int
@@ -158,8 +168,10 @@ def fastest_side(*numbers: int) -> int:
 
 
 def costs(sizes: Sizes) -> tuple[float, float, float]:
-    """The time directly, and with tiles of 2 x 2 and 4 x 4, which has to be worth their memory."""
-    small, large = (_time(sizes, side)[0] * GAIN for side in POINTS)
+    """The time directly, and with tiles of 2 x 2 and 4 x 4 if they may be; worth their memory."""
+    small, large = (
+        _time(sizes, side)[0] * GAIN if side <= sizes.largest else math.inf for side in POINTS
+    )
     return _direct(sizes), small, large
 
 

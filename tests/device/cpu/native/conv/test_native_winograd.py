@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 
 import numpy as np
 import pytest
@@ -322,6 +323,9 @@ def test_where_it_pays():
         assert (
             side_for(images_of(1, (128, 128), channels, 16), machine, 2, Arithmetic.BF16) == found
         )
+    assert side_for(images_of(1, (56, 56), 64, 64), machine, 2, largest=2) == 2
+    # Sums over so few channels are farther off with either tile than direct ones.
+    assert side_for(images_of(1, (512, 512), 16, 512), machine, 1, largest=2) == 0
     strided = images_of(1, (56, 56), 64, 64)
     for other in ({"stride": (2, 2)}, {"dilation": (2, 2)}, {"groups": 2}, {"kernel": (3, 1)}):
         assert side_for(Images(**{**vars(strided), **other}), machine, 2) == 0
@@ -382,19 +386,55 @@ def kinds_of(request):
 
 
 @pytest.mark.parametrize("level", [level for level in LEVELS if not level.tiles])
-def test_it_is_the_default_and_accuracy_is_direct(level, monkeypatch):
+def test_both_modes_take_it_and_tiles_of_2_by_2_are_as_exact_as_direct_sums(level, monkeypatch):
     monkeypatch.setenv("PARTITA_CPU_ISA", level.name)
     net, y = net_of()
     model = net.model(y)
     x = net.rng.standard_normal(net.shape).astype(np.float32)
     (wanted,) = onnxruntime_results(model, {"x": x})
-    for mode, kind in (("PERFORMANCE", "f32_winograd"), ("ACCURACY", "f32")):
+    for mode in ("PERFORMANCE", "ACCURACY"):
         request = compiled(model, PERF_COUNT=True, EXECUTION_MODE_HINT=mode).create_infer_request()
         found = np.asarray(request.infer({"x": x})[0])
         assert np.abs(found - wanted).max() <= 5e-6 * np.abs(wanted).max()
         products = {name for name in kinds_of(request) if name.startswith(level.vectors)}
-        assert products == {f"{level.vectors}_{kind}"}
+        assert products == {f"{level.vectors}_f32_winograd"}
     assert "WINOGRAD" in partita.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+
+
+@pytest.mark.parametrize("level", [level for level in LEVELS if not level.tiles])
+@pytest.mark.parametrize(
+    "image",
+    [
+        lambda rng, shape: rng.standard_normal(shape),
+        lambda rng, shape: np.maximum(rng.standard_normal(shape), 0),
+        lambda rng, shape: 100 + rng.standard_normal(shape),
+        lambda rng, shape: rng.standard_normal(shape) * 10 ** rng.uniform(-3, 3, shape),
+    ],
+    ids=["normal", "positive", "shifted", "of all sizes"],
+)
+def test_accuracy_is_no_farther_off_than_direct_sums(level, image, monkeypatch):
+    """Sums in float32, term after term; tiles of 4 x 4 are up to twice as far off."""
+    monkeypatch.setenv("PARTITA_CPU_ISA", level.name)
+    images, rng = images_of(1, (32, 32), 64, 48), np.random.default_rng(7)
+    x = image(rng, (1, 64, 32, 32)).astype(np.float32)
+    w = rng.standard_normal((48, 64, 3, 3)).astype(np.float32)
+    net = Net(1, 64, 32, 32)
+    y = net.add("Conv", "x", net.const(values=w), pads=[1, 1, 1, 1])
+    model = net.model(y)
+    request = compiled(
+        model, PERF_COUNT=True, EXECUTION_MODE_HINT="ACCURACY"
+    ).create_infer_request()
+    found = np.asarray(request.infer({"x": x})[0])
+    assert f"{level.vectors}_f32_winograd" in kinds_of(request)
+    pixels = x.transpose(0, 2, 3, 1).reshape(1024, 64)
+    exact = convolve(images, pixels.astype(np.float64), w).reshape(32, 32, 48)
+    padded = np.pad(pixels.reshape(32, 32, 64), ((1, 1), (1, 1), (0, 0)))
+    direct = np.zeros(exact.shape, np.float32)
+    for down, across, channel in itertools.product(range(3), range(3), range(64)):
+        window = padded[down : down + 32, across : across + 32, channel, None]
+        direct += window * w[:, channel, down, across]
+    error = np.abs(found[0].transpose(1, 2, 0) - exact).max()
+    assert error <= np.abs(direct - exact).max()
 
 
 @pytest.mark.parametrize("level", [level for level in LEVELS if level.dots_bfloat16])
