@@ -292,22 +292,25 @@ def advised(fault: str, advice: str) -> str:
 
 
 def wrong_answer(
-    device: str, member: str, found: object, due: str, kind: type[PartitaError] = PluginError
+    device: str, member: str, found: object, expected: str, kind: type[PartitaError] = PluginError
 ) -> PartitaError:
-    """What is raised where a plugin answers with something else than is due.
+    """What is raised where a plugin answers with something else than is expected.
 
     Args:
         device: Who answered.
         member: What was asked.
         found: The answer; printed by :func:`shown`.
-        due: What is expected, for the message.
+        expected: What it should have answered, for the message.
         kind: The error.
 
     Example:
-        >>> wrong_answer("TOY", "explain", None, "an Explanation is due").args[0]
-        "Device 'TOY' answered explain with NoneType; an Explanation is due. Tell its author."
+        >>> wrong_answer("TOY", "explain", None, "an Explanation").args[0]
+        "Device 'TOY' answered explain with NoneType; expected an Explanation. Tell its author."
     """
-    return kind(f"Device '{device}' answered {member} with {shown(found)}; {due}. Tell its author.")
+    return kind(
+        f"Device '{device}' answered {member} with {shown(found)}; expected {expected}. "
+        "Tell its author."
+    )
 
 
 _FEW = 8

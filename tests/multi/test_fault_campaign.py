@@ -125,7 +125,7 @@ def test_an_answer_whose_shape_contradicts_a_symbol_counts_as_a_failure():
     model.ops[0].affinity, model.ops[1].affinity = "A", "B"
     compiled = core.compile_model(model, "HETERO:A,B")
     np.testing.assert_array_equal(compiled({"x": X})[0], evaluate(proto, {"x": X})[0])
-    assert "returned float32[1, 3] as 'a'; float32[N, 3] is due" in compiled.explain().notes[0]
+    assert "returned float32[1, 3] as 'a'; expected float32[N, 3]" in compiled.explain().notes[0]
 
 
 def test_a_symbol_of_a_model_that_is_wrong_does_no_harm():

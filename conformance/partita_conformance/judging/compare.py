@@ -44,16 +44,16 @@ def compare(
         ConformanceError: They differ; the message says where first.
     """
     if len(actual) != len(expected):
-        raise ConformanceError(f"{what}: {len(actual)} values; {len(expected)} are due.")
+        raise ConformanceError(f"{what}: {len(actual)} values; expected {len(expected)}.")
     for index, (have, want) in enumerate(zip(actual, expected, strict=True)):
         place = f"{what}, output {index}"
         if isinstance(want, (list, tuple)):
             if not isinstance(have, (list, tuple)):
-                raise ConformanceError(f"{place}: {type(have).__name__}; a sequence is due.")
+                raise ConformanceError(f"{place}: {type(have).__name__}; expected a sequence.")
             compare(have, want, place, rtol, atol, form_only, of_largest)
         elif want is None or have is None:
             if want is not have:
-                raise ConformanceError(f"{place}: {have!r}; {want!r} is due.")
+                raise ConformanceError(f"{place}: {have!r}; expected {want!r}.")
         else:
             arrays = np.asarray(have), np.asarray(want)
             _compare_arrays(*arrays, place, rtol, atol, form_only, of_largest)
@@ -88,9 +88,9 @@ def _compare_arrays(
         of_largest: As `compare` has it.
     """
     if have.shape != want.shape:
-        raise ConformanceError(f"{place}: shape {have.shape}; {want.shape} is due.")
+        raise ConformanceError(f"{place}: shape {have.shape}; expected {want.shape}.")
     if have.dtype != want.dtype and not (have.dtype.kind in "OUS" and want.dtype.kind in "OUS"):
-        raise ConformanceError(f"{place}: dtype {have.dtype}; {want.dtype} is due.")
+        raise ConformanceError(f"{place}: dtype {have.dtype}; expected {want.dtype}.")
     if form_only or want.size == 0:
         return
     if want.dtype.kind in "OUSb":

@@ -235,8 +235,8 @@ class DeviceModel(abc.ABC):
         found = self.extra_properties()
         if isinstance(found, Mapping) and all(isinstance(name, str) for name in found):
             return found
-        due = "a dict from names to values is due"
-        raise wrong_answer(self.device, "extra_properties", found, due)
+        expected = "a dict from names to values"
+        raise wrong_answer(self.device, "extra_properties", found, expected)
 
     def get_property(self, name: str) -> Any:
         """A setting that the model was compiled with, or a fact about it.
@@ -269,7 +269,7 @@ def replica_for_request(model: DeviceModel) -> DeviceModel:
     with raised_as(PluginError, f"Device '{model.device}' failed to answer for_request"):
         replica = model.for_request()
     if not isinstance(replica, DeviceModel):
-        raise wrong_answer(model.device, "for_request", replica, "a DeviceModel is due")
+        raise wrong_answer(model.device, "for_request", replica, "a DeviceModel")
     return replica
 
 
@@ -281,7 +281,7 @@ def new_runner(model: DeviceModel) -> Runner:
     """
     runner = model.create_runner()
     if not isinstance(runner, Runner):
-        raise wrong_answer(model.device, "create_runner", runner, "a Runner is due")
+        raise wrong_answer(model.device, "create_runner", runner, "a Runner")
     return runner
 
 
@@ -296,11 +296,11 @@ def exported_state(model: DeviceModel) -> Mapping[str, Array]:
         state = model.export_state()
     if not isinstance(state, Mapping):
         found = type(state).__name__
-        raise PluginError(f"{what}: export_state gave {found}; arrays by name are due.")
+        raise PluginError(f"{what}: export_state gave {found}; expected arrays by name.")
     for name, array in state.items():
         if np.asarray(array).dtype.hasobject:
             found = type(array).__name__
-            raise PluginError(f"{what}: {name!r} is {found}; an array of numbers is due.")
+            raise PluginError(f"{what}: {name!r} is {found}; expected an array of numbers.")
     return state
 
 
@@ -348,5 +348,5 @@ def requests_at_once(model: DeviceModel) -> int:
         found = model.optimal_number_of_infer_requests
         if isinstance(found, Integral) and 1 <= found <= MOST_REQUESTS:
             return int(found)
-    due = f"a whole number from 1 to {MOST_REQUESTS} is due"
-    raise wrong_answer(model.device, member, found, due)
+    expected = f"a whole number from 1 to {MOST_REQUESTS}"
+    raise wrong_answer(model.device, member, found, expected)

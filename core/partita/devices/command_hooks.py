@@ -50,5 +50,5 @@ def _contributed(hook: str, due: type[T]) -> list[T]:
     brought = [one for several in getattr(manager.hook, hook)() for one in several]
     strays = [one for one in brought if not isinstance(one, due)]
     if strays:
-        raise PluginError(f"A hook '{hook}' returned {strays[0]!r}; a {due.__name__} is due.")
+        raise PluginError(f"A hook '{hook}' returned {strays[0]!r}; expected a {due.__name__}.")
     return brought

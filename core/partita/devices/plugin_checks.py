@@ -41,7 +41,7 @@ def check_plugin(plugin: object, origin: str) -> None:
     with raised_as(PluginError, f"Device '{name}' of '{origin}' failed to answer api_version"):
         version = plugin.api_version
     if not isinstance(version, int):
-        raise wrong_answer(name, "api_version", version, "a number is due")
+        raise wrong_answer(name, "api_version", version, "a number")
     if version != API_VERSION:
         raise PluginError(
             f"Device '{name}' of '{origin}' is made for plugin interface {version}; "
@@ -74,8 +74,8 @@ def usable_ids(plugin: DevicePlugin) -> list[str]:
             "device: 'partita devices' lists them."
         )
     if not all(isinstance(i, str) and is_device_id(i) for i in ids) or len(set(ids)) < len(ids):
-        due = "different strings of letters, digits, '_' and '-' are due"
-        raise wrong_answer(plugin.device_name, "device_ids", ids, due, DeviceUnavailableError)
+        expected = "different strings of letters, digits, '_' and '-'"
+        raise wrong_answer(plugin.device_name, "device_ids", ids, expected, DeviceUnavailableError)
     return ids
 
 
@@ -101,5 +101,7 @@ def describe(plugin: DevicePlugin, device_id: str) -> DeviceInfo:
         info = plugin.device_info(device_id)
     if not isinstance(info, DeviceInfo):
         found = type(info).__name__
-        raise DeviceUnavailableError(f"{what}: device_info returned {found}; a DeviceInfo is due.")
+        raise DeviceUnavailableError(
+            f"{what}: device_info returned {found}; expected a DeviceInfo."
+        )
     return info

@@ -385,8 +385,8 @@ class Registry:
         if not provided or not isinstance(provided[0], Iterable):
             found = type(provided[0]).__name__ if provided else "None"
             raise PluginError(
-                f"The hook 'device_plugins' of '{name}' returned {found}; a list of device plugins "
-                "is due"
+                f"The hook 'device_plugins' of '{name}' returned {found}; expected a list of "
+                "device plugins"
             )
         return list(provided[0])
 

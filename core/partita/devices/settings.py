@@ -121,7 +121,7 @@ def _taken_out(named: Named, values: dict[str, Any]) -> dict[str, Any]:
             )
         if not isinstance(settings, Mapping):
             raise PropertyError(
-                f"DEVICE_PROPERTIES has {settings!r} for '{device}'; a dict of properties is due."
+                f"DEVICE_PROPERTIES has {settings!r} for '{device}'; expected a dict of properties."
             )
         rest = merge(rest, settings)
     return rest

@@ -98,7 +98,7 @@ class Extension(abc.ABC):
             raise ModelError(f"{what} failed: {type(error).__name__}: {error}") from error
         if declared is not None and len(found) < len(node.outputs):
             raise ModelError(
-                f"{what} tells {len(found)} outputs; the operation has {len(node.outputs)}."
+                f"{what} declares {len(found)} outputs; the operation has {len(node.outputs)}."
             )
         if any(shape.rank.is_dynamic for _, shape in found):
             return []
@@ -124,7 +124,9 @@ class Extension(abc.ABC):
                     f"{what} failed for inputs {given}: {type(error).__name__}: {error}"
                 ) from error
             if len(results) < output_count:
-                raise InferError(f"{what} returned {len(results)} outputs; {output_count} are due.")
+                raise InferError(
+                    f"{what} returned {len(results)} outputs; expected {output_count}."
+                )
             arrays = [np.asarray(one) for one in results[:output_count]]
             for place, (array, (name, kind, shape)) in enumerate(zip(arrays, due, strict=True)):
                 if name and not _fits(array, kind, shape):

@@ -88,7 +88,7 @@ def _pair(result: Any) -> tuple[Any, Any]:
         return result
     if hasattr(result, "dtype") and hasattr(result, "shape"):
         return result.dtype, result.shape
-    raise ModelError(f"for each output a dtype and a shape are due; found {result!r}")
+    raise ModelError(f"for each output, expected a dtype and a shape; found {result!r}")
 
 
 def _attributes(node: ir.Node) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def _attributes(node: ir.Node) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, attribute in node.attributes.items():
         if attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
-            raise ModelError(f"its attribute '{name}' is a graph, which no function takes")
+            raise ModelError(f"its attribute '{name}' is a graph; functions cannot have these")
         value: Any = attribute.value
         if attribute.type == ir.AttributeType.TENSOR:
             value = value.numpy()

@@ -56,7 +56,7 @@ class OpExtension(Extension):
             raise ModelError(f"An operator is a subclass of partita.Op; found {op!r}.")
         for name in ("validate_and_infer_types", "evaluate"):
             if not callable(getattr(op, name, None)):
-                raise ModelError(f"{op.__name__} needs a method {name}, as partita.Op tells.")
+                raise ModelError(f"{op.__name__} needs a method {name}; see partita.Op.")
         self._op = op
         named = getattr(op, "class_type_info", None)
         domain = vars(op).get("domain")

@@ -62,7 +62,9 @@ def convert_model(
         own.add(extension)
     if is_torch_program(input_model):
         if output is not None:
-            raise ModelError("'output' is for files; return what is wanted from the module.")
+            raise ModelError(
+                "'output' applies to files; let the module return the outputs that you want."
+            )
         examples = examples_of(input_model, example_input, input, dynamic_shapes)
         model = read_model(export_module(input_model, examples, verbose).model, extensions=own)
         if not share_weights:

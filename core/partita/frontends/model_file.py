@@ -50,7 +50,7 @@ def require_whole_files(model: Model) -> None:
             array = weight.raw if isinstance(weight, ir.Tensor) else None  # others are read lazily
             if isinstance(array, np.ndarray) and any(array.ctypes.data in f for f in shortened):
                 raise ModelFormatError(
-                    f"The file of model '{model.name}' was cut short since it was read, and weight "
-                    f"'{name}' lies in it. Read the model again, and replace files that models "
+                    f"The file of model '{model.name}' was truncated after it was read, and weight "
+                    f"'{name}' is in it. Read the model again, and replace files that models "
                     "were read from instead of writing to them."
                 )

@@ -105,11 +105,13 @@ def read_model(
         if _is_gguf(data):
             return ready(_decoder(data, weights, path, decoder, origin), origin)
         if decoder is not None:
-            raise ModelFormatError(f"{origin} takes no 'decoder': it is no GGUF file.")
+            raise ModelFormatError(f"{origin} does not accept 'decoder': it is not a GGUF file.")
         if is_tflite(data):
             return ready(_mobile(data, weights, signature, origin), origin)
         if signature is not None:
-            raise ModelFormatError(f"{origin} takes no 'signature': it is no TFLite file.")
+            raise ModelFormatError(
+                f"{origin} does not accept 'signature': it is not a TFLite file."
+            )
         if _is_ir(data):
             return ready(_translated(bytes(data), weights, path, origin), origin)
         proto, apart = _parse(data, origin)
@@ -120,7 +122,7 @@ def read_model(
         )
     if weights is not None:
         raise ModelFormatError(
-            f"{origin} takes no 'weights': an ONNX model names its external files itself."
+            f"{origin} does not accept 'weights': an ONNX model names its external files itself."
         )
     ir_model, proto = _from_onnx(proto, apart, path, origin)
     return ready(ir_model, origin, proto=proto)
@@ -176,7 +178,7 @@ def _decoder(
     from partita.frontends.gguf import DecoderOptions, read_gguf
 
     if weights is not None:
-        raise ModelFormatError(f"{origin} takes no 'weights': a GGUF file holds its own.")
+        raise ModelFormatError(f"{origin} does not accept 'weights': a GGUF file contains its own.")
     return read_gguf(data, origin, options or DecoderOptions(), path)
 
 
@@ -184,7 +186,9 @@ def _mobile(data: memoryview, weights: Any, signature: str | None, origin: str) 
     from partita.frontends.tflite import read_tflite
 
     if weights is not None:
-        raise ModelFormatError(f"{origin} takes no 'weights': a TFLite file holds its own.")
+        raise ModelFormatError(
+            f"{origin} does not accept 'weights': a TFLite file contains its own."
+        )
     return read_tflite(data, origin, signature)
 
 

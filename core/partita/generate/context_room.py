@@ -41,7 +41,7 @@ def require_count(name: str, value: int | None) -> None:
     """
     whole = isinstance(value, Integral) and not isinstance(value, bool)
     if value is not None and not (whole and value >= 1):
-        raise InputError(f"{name}={value}; it is a whole number above 0.")
+        raise InputError(f"{name}={value}; it must be a whole number above 0.")
 
 
 def new_tokens(

@@ -102,7 +102,7 @@ def _beside_tokenizer(path: Path) -> ModelSource:
     if not all(map(_is_count, [*end_tokens, longest or 0])):
         raise TokenizerError(
             f"'genai_config.json' or 'config.json' in '{folder}' has the end tokens {ends!r} and "
-            f"the context {longest!r}; both are whole numbers, and none is below 0."
+            f"the context {longest!r}; both must be whole numbers of at least 0."
         )
     return ModelSource(
         path,

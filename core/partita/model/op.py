@@ -80,8 +80,8 @@ class Op:
     def __init__(self, node: ir.Node | Op, inputs: Any = None) -> None:
         if inputs:
             raise ModelError(
-                f"{type(self).__name__} takes no inputs: operators of your own stand in models "
-                "that are read, and are not written into graphs."
+                f"{type(self).__name__} takes no inputs: custom operators are computed in models "
+                "that are read, and cannot be written into graphs."
             )
         if not isinstance(node, Op):
             self.node = node

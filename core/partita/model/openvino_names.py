@@ -331,7 +331,9 @@ class ModelSurface(abc.ABC):
             return found
         for name in _steps(path):
             if not isinstance(found, Mapping) or name not in found:
-                raise ModelError(f"Model '{self.name}' has no note {path!r}; has_rt_info() tells.")
+                raise ModelError(
+                    f"Model '{self.name}' has no runtime info {path!r}; check with has_rt_info()."
+                )
             found = found[name]
         return OVAny(found)
 
@@ -362,7 +364,7 @@ class ModelSurface(abc.ABC):
             note_on_model(self.ir, notes)
         except TypeError as error:
             raise ModelError(
-                f"Note {path!r} cannot be kept: {error}; give text or numbers."
+                f"Runtime info {path!r} cannot be stored: {error}; give text or numbers."
             ) from error
 
 

@@ -209,7 +209,7 @@ def _check(node: ir.Node, version: int | None) -> None:
             raise _refusal(node, f"has an attribute '{name}' of no type")
         if expected and found not in (expected, _NUMBERS.get(expected)):
             kind, other = _type_name(expected), _type_name(found)
-            raise _refusal(node, f"has an attribute '{name}' of type {other}; {kind} is due")
+            raise _refusal(node, f"has an attribute '{name}' of type {other}; expected {kind}")
         if found == _STRING and not isinstance(attribute.value, str):
             raise _refusal(node, f"has an attribute '{name}' that is no UTF-8 text")
         if name in RANGES and found in (_INT, _INTS):

@@ -198,9 +198,11 @@ class PreProcessSteps(_Steps):
 def _laid_out(flow: Flow, port: Port, layout: Any) -> None:
     target = port.axes if layout is None else parse_axes(layout, None)
     if target is None:
-        raise ModelError("convert_layout() takes a layout, since the model's is not known.")
+        raise ModelError("convert_layout() needs a layout, since the model's is not known.")
     if flow.axes is None:
-        raise ModelError("convert_layout() takes tensor().set_layout(): from which is not known.")
+        raise ModelError(
+            "convert_layout() needs tensor().set_layout(): the tensor's layout is not known."
+        )
     flow.arrange(target)
 
 
@@ -242,7 +244,7 @@ def _resize(
             found = port.dims[place_of(port.axes, name, "resize() without a size")]
         if not isinstance(found, (int, np.integer)):
             raise ModelError(
-                f"resize() takes a height and width: axis '{name}' of the model has no fixed size."
+                f"resize() needs a height and width: axis '{name}' of the model has no fixed size."
             )
         sizes.append(int(found))
     if algorithm is ResizeAlgorithm.RESIZE_NEAREST:
@@ -268,7 +270,7 @@ def _resized(flow: Flow, algorithm: ResizeAlgorithm, places: list[int], sizes: l
 
 def _crop(flow: Flow, begin: Sequence[int], end: Sequence[int]) -> None:
     if len(begin) != flow.rank or len(end) != flow.rank:
-        raise ModelError(f"crop() takes {flow.rank} numbers each way, one for each axis.")
+        raise ModelError(f"crop() needs {flow.rank} numbers at each end, one for each axis.")
     ends = (flow.ints(*map(int, numbers)) for numbers in (begin, end))
     flow.value = flow.emit("Slice", flow.value, *ends)
 
@@ -281,7 +283,7 @@ def _pad(
     mode: PaddingMode,
 ) -> None:
     if len(before) != flow.rank or len(behind) != flow.rank:
-        raise ModelError(f"pad() takes {flow.rank} numbers each way, one for each axis.")
+        raise ModelError(f"pad() needs {flow.rank} numbers at each end, one for each axis.")
     if mode is PaddingMode.SYMMETRIC:
         _mirrored(flow, before, behind)
         return
@@ -299,7 +301,7 @@ def _mirrored(flow: Flow, before: Sequence[int], behind: Sequence[int]) -> None:
     lowest = np.iinfo(np.int64).min
     for axis, (front, back) in enumerate(zip(before, behind, strict=True)):
         if front < 0 or back < 0:
-            raise ModelError("pad() in mode SYMMETRIC takes no negative numbers.")
+            raise ModelError("pad() in mode SYMMETRIC does not accept negative numbers.")
         parts = [flow.value]
         if front:
             ends = (flow.ints(number) for number in (front - 1, lowest, axis, -1))

@@ -46,7 +46,7 @@ class CompiledFacts(ProcessBound):
             found = self.device_model.execution_devices
         if isinstance(found, list) and all(isinstance(name, str) for name in found):
             return found
-        raise wrong_answer(self.device, "execution_devices", found, "a list of names is due")
+        raise wrong_answer(self.device, "execution_devices", found, "a list of names")
 
     @property
     def optimal_number_of_infer_requests(self) -> int:
@@ -59,7 +59,7 @@ class CompiledFacts(ProcessBound):
             found = self.device_model.explain()
         if isinstance(found, Explanation):
             return found
-        raise wrong_answer(self.device, "explain", found, "an Explanation is due")
+        raise wrong_answer(self.device, "explain", found, "an Explanation")
 
     def export_model(self, stream: BinaryIO | None = None) -> bytes:
         """The compiled model as bytes for ``Core.import_model``, also written to a stream if given.
@@ -78,7 +78,7 @@ class CompiledFacts(ProcessBound):
             if blob is None:
                 blob = self._packed()
         if not isinstance(blob, bytes):
-            raise wrong_answer(self.device, "export_model", blob, "bytes are due, or None")
+            raise wrong_answer(self.device, "export_model", blob, "bytes, or None")
         if stream is not None:
             stream.write(blob)
         return blob
@@ -114,7 +114,7 @@ class CompiledFacts(ProcessBound):
             return found
         if isinstance(found, dict):
             return {**found, _LOADED: "RO"}
-        raise wrong_answer(self.device, name, found, 'a dict from names to "RO" is due')
+        raise wrong_answer(self.device, name, found, 'a dict from names to "RO"')
 
     def set_property(self, properties: Config) -> None:
         """Always raises: the properties of a compiled model cannot be changed.

@@ -55,7 +55,7 @@ class AsyncInferQueue(ProcessBound):
             jobs = operator.index(jobs)
         except TypeError:
             raise InferError(
-                f"The number of a queue's requests is a whole one; found {jobs!r}."
+                f"The number of a queue's requests must be a whole number; found {jobs!r}."
             ) from None
         if jobs < 0:
             raise InferError(f"A queue needs at least one request; {jobs} were asked for.")
@@ -380,8 +380,8 @@ def _call_queue(compiled: CompiledModel, jobs: int) -> CallQueue | None:
     with raised_as(PluginError, f"Device '{compiled.device}' failed to answer create_call_queue"):
         found = compiled.device_model.create_call_queue(jobs)
     if found is not None and not (isinstance(found, CallQueue) and found.requests >= 1):
-        due = "a CallQueue of at least one request is due, or None"
-        raise wrong_answer(compiled.device, "create_call_queue", found, due)
+        expected = "a CallQueue of at least one request, or None"
+        raise wrong_answer(compiled.device, "create_call_queue", found, expected)
     return found
 
 

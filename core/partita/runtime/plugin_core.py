@@ -184,7 +184,7 @@ def identity_with(plugin: DevicePlugin, properties: DeviceProperties) -> str:
     with raised_as(PluginError, f"Device '{plugin.device_name}' failed to give its identity"):
         answer = plugin.identity(properties)
     if not isinstance(answer, str):
-        raise wrong_answer(plugin.device_name, "identity", answer, "a text is due")
+        raise wrong_answer(plugin.device_name, "identity", answer, "a text")
     return answer
 
 
@@ -198,15 +198,17 @@ def query_with(plugin: DevicePlugin, properties: DeviceProperties, model: Model)
     with raised_as(PluginError, what):
         result = plugin.query_model(model, properties)
     if not isinstance(result, QueryResult):
-        raise wrong_answer(plugin.device_name, "query_model", result, "a QueryResult is due")
+        raise wrong_answer(plugin.device_name, "query_model", result, "a QueryResult")
     if not isinstance(result.reasons, Mapping):
-        due = "a dict of operation to Reason is due"
-        raise wrong_answer(plugin.device_name, "the reasons of query_model", result.reasons, due)
+        expected = "a dict of operation to Reason"
+        raise wrong_answer(
+            plugin.device_name, "the reasons of query_model", result.reasons, expected
+        )
     for op, reason in result.reasons.items():
         if not isinstance(reason, Reason):
-            due = "a Reason is due, or nothing for what it takes"
+            expected = "a Reason, or nothing for what it takes"
             asked = f"the reasons of query_model for {shown(op)}"
-            raise wrong_answer(plugin.device_name, asked, reason, due)
+            raise wrong_answer(plugin.device_name, asked, reason, expected)
     return result
 
 
@@ -229,15 +231,15 @@ def compile_with(plugin: DevicePlugin, model: str, make: Callable[[], DeviceMode
     with raised_as(CompileError, what):
         made = make()
     if not isinstance(made, DeviceModel):
-        raise wrong_answer(plugin.device_name, "compile_model", made, "a DeviceModel is due")
+        raise wrong_answer(plugin.device_name, "compile_model", made, "a DeviceModel")
     with raised_as(CompileError, what):
         complete = _is_complete(made)
     if not complete:
-        due = (
-            "one is due that is complete: its __init__ must call "
+        expected = (
+            "one that is complete: its __init__ must call "
             "super().__init__(model, properties, device)"
         )
-        raise wrong_answer(plugin.device_name, "compile_model", made, due)
+        raise wrong_answer(plugin.device_name, "compile_model", made, expected)
     _require_ports(plugin, made)
     elapsed = (time.perf_counter() - start) * 1e3
     _log.info("compiled for %s in %.0f ms: %s", made.device, elapsed, made.model.name)
@@ -258,7 +260,7 @@ def _require_ports(plugin: DevicePlugin, made: DeviceModel) -> None:
         if names != expected:
             raise PluginError(
                 f"Device '{plugin.device_name}' compiled model '{made.model.name}' to one whose "
-                f"{kind} are {names}; those of the model, {expected}, are due in their order. "
+                f"{kind} are {names}; expected those of the model, {expected}, in their order. "
                 "Tell its author."
             )
 

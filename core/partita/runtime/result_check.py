@@ -73,18 +73,18 @@ class ResultCheck:
     ) -> str:
         ports = self._ports
         if not isinstance(results, Sequence):
-            return f"returned {type(results).__name__}; a list of {len(ports)} tensors is due"
+            return f"returned {type(results).__name__}; expected a list of {len(ports)} tensors"
         if len(results) != len(ports):
-            return f"returned {len(results)} tensors; {len(ports)} are due"
+            return f"returned {len(results)} tensors; expected {len(ports)}"
         for port, tensor in zip(ports, results, strict=True):
             if not isinstance(tensor, Tensor):
-                return f"returned {type(tensor).__name__} for '{port.name}'; a tensor is due"
+                return f"returned {type(tensor).__name__} for '{port.name}'; expected a tensor"
             # Not "in (None, ...)": numpy's float64 is equal to None.
             wrong_type = port.dtype is not None and port.dtype != tensor.dtype
             if wrong_type or not self._fits(port, tensor.shape, shapes, sizes):
                 found = ", ".join(map(str, tensor.shape))
                 return (
-                    f"returned {tensor.dtype}[{found}] as '{port.name}'; {port.describe()} is due"
+                    f"returned {tensor.dtype}[{found}] as '{port.name}'; expected {port.describe()}"
                 )
         return ""
 

@@ -123,7 +123,7 @@ class StateMemory:
         if not isinstance(found, Tensor) or (found.dtype, found.shape) != (port.dtype, shape):
             raise PluginError(
                 f"Device '{self._model.device}' allocated {found!r} for '{port.name}'; "
-                f"{port.dtype}{list(shape)} is due. Tell the author of its plugin."
+                f"expected {port.dtype}{list(shape)}. Tell the author of its plugin."
             )
         return found
 

@@ -217,7 +217,7 @@ def _parsed(text: str) -> tuple[int, int | None, Symbol | None]:
     if unknown:
         return 0, None, None
     if max(map(len, filter(None, found.groups())), default=0) > _MOST_DIGITS:
-        raise ModelError(f"'{text[:_MOST_DIGITS]}...' is not a dimension; none has so many digits.")
+        raise ModelError(f"'{text[:_MOST_DIGITS]}...' is not a dimension: it has too many digits.")
     least, most = int(size or low or 0), int(size or high) if size or high else None
     if max(least, most or 0) > _LARGEST or (most is not None and most < least):
         raise ModelError(f"'{text}' are not valid bounds of a dimension.")

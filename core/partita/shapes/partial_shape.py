@@ -146,7 +146,9 @@ class PartialShape:
         if isinstance(key, slice):
             return PartialShape(dims[key])
         if not -len(dims) <= key < len(dims):
-            raise ModelError(f"Shape {self} has {len(dims)} dimensions; there is none {key}.")
+            raise ModelError(
+                f"Shape {self} has {len(dims)} dimensions; dimension {key} does not exist."
+            )
         return dims[key]
 
     def __setitem__(self, key: int, value: Any) -> None:

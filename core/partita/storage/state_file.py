@@ -94,7 +94,7 @@ def load(
 
     Args:
         path: The file.
-        ports: What is due: these names, with their types and shapes.
+        ports: What is expected: these names, with their types and shapes.
         put: Takes each tensor.
 
     Raises:
@@ -110,8 +110,8 @@ def load(
         if due != found:
             wrong = ", ".join(map(repr, sorted(due ^ found)[:5]))
             raise BlobError(
-                f"'{path}' holds the state of another model: {len(found)} variables; {len(due)} "
-                f"are due, and {wrong} are only there or only here."
+                f"'{path}' holds the state of another model: {len(found)} variables; "
+                f"expected {len(due)}, and {wrong} are only there or only here."
             )
         places = [(port, *_place(path, port, header[port.name], size - start)) for port in ports]
         for port, offset, shape in places:
@@ -151,13 +151,13 @@ def _place(
     dtype = port.dtype or np.dtype(object)
     if kind != _NAMES.get(dtype.name) or not _fits(shape, port.shape):
         raise BlobError(
-            f"'{path}' holds '{port.name}' as {kind}{list(shape)}; {port.describe()} is due."
+            f"'{path}' holds '{port.name}' as {kind}{list(shape)}; expected {port.describe()}."
         )
     nbytes = math.prod(shape) * dtype.itemsize
     if not 0 <= start <= end <= room or end - start != nbytes:
         raise BlobError(
-            f"'{path}' is damaged: '{port.name}' takes {nbytes} bytes, and is said to lie from "
-            f"{start} to {end} of {room}."
+            f"'{path}' is damaged: '{port.name}' needs {nbytes} bytes, but its offsets are "
+            f"{start} and {end}, of {room} bytes."
         )
     return start, shape
 

@@ -43,8 +43,8 @@ def unpacked_array(
     wanted = -(-count // in_byte)
     if array.dtype.itemsize != 1 or not array.flags.c_contiguous or wanted > array.nbytes:
         raise InputError(
-            f"A tensor {kind.value}{list(shape)} is made of {wanted} bytes that lie one after "
-            f"another; found {array.dtype}{list(array.shape)}."
+            f"A tensor {kind.value}{list(shape)} needs {wanted} contiguous bytes; "
+            f"found {array.dtype}{list(array.shape)}."
         )
     held = array.reshape(-1).view(np.uint8)[:wanted]
     shifts = np.arange(in_byte, dtype=np.uint8) * np.uint8(bits)
@@ -88,10 +88,10 @@ def array_seen_as(
     """A view of an array's bytes with another shape and dtype."""
     wanted = math.prod(shape) * dtype.itemsize
     if array.dtype.hasobject or dtype.hasobject or not array.flags.c_contiguous:
-        raise InputError("Only numbers that lie one after another are seen in another shape.")
+        raise InputError("Only contiguous arrays can be viewed in another shape.")
     if wanted > array.nbytes:
         raise InputError(
-            f"A tensor {dtype}{list(shape)} takes {wanted} bytes; the array has {array.nbytes}."
+            f"A tensor {dtype}{list(shape)} needs {wanted} bytes; the array has {array.nbytes}."
         )
     return array.reshape(-1).view(np.uint8)[:wanted].view(dtype).reshape(shape)
 

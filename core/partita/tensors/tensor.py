@@ -367,7 +367,7 @@ def _elements(first: Any = None, second: Any = False, third: Any = None) -> np.n
 def _part(whole: Tensor, begin: tuple[int, ...], end: tuple[int, ...]) -> np.ndarray[Any, Any]:
     """A view of a region of a host tensor."""
     if whole.memory != HOST:
-        raise InputError(f"{whole!r} lies in no host memory, so it has no parts there.")
+        raise InputError(f"{whole!r} is not in host memory, so no part of it can be taken.")
     inside = len(begin) == len(end) == len(whole.shape) and all(
         low <= high <= size for low, high, size in zip(begin, end, whole.shape, strict=True)
     )

@@ -273,7 +273,7 @@ SENTENCES = {
 def _sentences(metadata: Metadata, files: Files, given: Given) -> Sample:
     if given is not None:
         raise InputError(
-            "The package of 'minilm-l3' has no table of words, so that it takes no text; give "
+            "The package of 'minilm-l3' has no vocabulary, so text cannot be tokenized; give "
             "tokens as --input input_ids=FILE.npy and --input attention_mask=FILE.npy."
         )
     ids = np.zeros((3, 8), np.int64)

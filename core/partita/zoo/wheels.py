@@ -115,7 +115,7 @@ def _download(requirement: str, folder: Path, run: PipRunner) -> Path:
         raise ZooError(_explain(requirement, result))
     wheels = list(target.glob("*.whl"))
     if len(wheels) != 1:
-        raise ZooError(f"pip downloaded {len(wheels)} wheels for '{requirement}'; one is due.")
+        raise ZooError(f"pip downloaded {len(wheels)} wheels for '{requirement}'; expected one.")
     return wheels[0]
 
 

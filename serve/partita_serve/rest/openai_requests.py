@@ -153,7 +153,7 @@ def _prompts(prompt: Any) -> Prompts:
     if not is_list or not (
         all(isinstance(one, str) for one in prompt) or all(map(_are_tokens, prompt))
     ):
-        raise ValueError("a text, several, tokens, or several lists of tokens are due")
+        raise ValueError("expected a text, several, tokens, or several lists of tokens")
     if len(prompt) > _MOST_PROMPTS:
         raise ValueError(f"it has {len(prompt)} texts; {_MOST_PROMPTS} are taken at most")
     texts: Prompts = prompt

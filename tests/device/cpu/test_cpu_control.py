@@ -341,9 +341,14 @@ SCANNED = """g (float[N] x, {kind} z) => (float[N] y) {{
     ("z", "kind", "attributes", "said"),
     [
         (np.float32(1), "float", "", "has axis 0, but its tensor has 0 dimensions"),
-        (floats(3), "float[M]", "", r"scans inputs of \[2, 3\] slices; all are to have as many"),
+        (
+            floats(3),
+            "float[M]",
+            "",
+            r"scans inputs of \[2, 3\] slices; all must have the same number",
+        ),
         (floats(2), "float[M]", ", scan_input_axes = [0, 4]", "has axis 4"),
-        (floats(2), "float[M]", ", scan_input_directions = [1]", "2 of each are due"),
+        (floats(2), "float[M]", ", scan_input_directions = [1]", "expected 2 of each"),
     ],
 )
 def test_inputs_that_cannot_be_scanned_are_named(z, kind, attributes, said):

@@ -149,7 +149,9 @@ def test_a_window_of_unknown_layers_is_the_longest_context(tmp_path):
 @pytest.mark.parametrize("value", ["4096", float("nan"), [1, 2], ["a"]], ids=repr)
 def test_a_context_that_is_no_number_is_refused(tmp_path, value):
     write_tiny_gguf(tmp_path / "m.gguf", **{"llama.context_length": value})
-    with pytest.raises(ModelFormatError, match=r"'context_length' is .*; a number from 1 to"):
+    with pytest.raises(
+        ModelFormatError, match=r"'context_length' is .*; expected a number from 1 to"
+    ):
         Generator(tmp_path / "m.gguf", "CPU")
 
 

@@ -193,7 +193,7 @@ def test_an_operator_that_nobody_has_is_told_where_to_go():
         (lambda x: x[:, :2], r"returned float32\[2,2\] as output 0; its rule says float32\[\?,3\]"),
         (lambda x: x.astype(np.float64), r"returned float64\[2,3\] as output 0"),
         (lambda x: x[0], r"returned float32\[3\] as output 0"),
-        (lambda x: (), "returned 0 outputs; 1 are due"),
+        (lambda x: (), "returned 0 outputs; expected 1"),
     ],
 )
 def test_results_that_are_not_as_the_rule_says_are_refused(returned, shown):
@@ -221,8 +221,8 @@ def test_what_a_function_raises_names_the_operation_and_its_inputs():
     [
         (lambda x: x.nothing, "AttributeError"),
         (lambda x: (np.float32, ["N", -3]), "failed"),
-        (lambda x: 3, "a dtype and a shape are due; found 3"),
-        (lambda x: [], "tells 0 outputs; the operation has 1"),
+        (lambda x: 3, "expected a dtype and a shape; found 3"),
+        (lambda x: [], "declares 0 outputs; the operation has 1"),
     ],
 )
 def test_rules_that_fail_are_blamed(infer, shown):

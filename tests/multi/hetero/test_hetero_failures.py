@@ -217,9 +217,9 @@ def test_what_fails_on_every_device_changes_nothing():
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        ("shape", r"returned float32\[1, 3\] as 'a'; float32\[2, 3\] is due"),
+        ("shape", r"returned float32\[1, 3\] as 'a'; expected float32\[2, 3\]"),
         ("dtype", "returned float64"),
-        ("count", "returned 0 tensors; 1 are due"),
+        ("count", "returned 0 tensors; expected 1"),
         ("nan", "returned NaN in 'a'"),
         ("hang", "did not answer within 500 ms"),
         ("crash", "KeyError"),
@@ -242,11 +242,11 @@ def test_wrong_answers_count_as_failures(fault, message):
         ("run", raising(KeyError("k")), "KeyError: 'k'"),
         ("run", raising(SystemExit("no licence")), "SystemExit: no licence"),
         ("create_runner", raising(SystemExit(2)), "SystemExit: 2"),
-        ("run", lambda *_: None, "returned NoneType; a list of 1 tensors is due."),
+        ("run", lambda *_: None, "returned NoneType; expected a list of 1 tensors."),
         (
             "create_runner",
             lambda _: None,
-            "answered create_runner with NoneType; a Runner is due. Tell its author.",
+            "answered create_runner with NoneType; expected a Runner. Tell its author.",
         ),
     ],
 )
@@ -299,7 +299,7 @@ def test_a_device_that_returns_memory_of_its_input_loses_its_part(executor):
         np.testing.assert_allclose(compiled({"x": X})[0], evaluate(proto, {"x": X})[0], rtol=1e-6)
     assert "A" not in devices_of(compiled).values()
     told = compiled.explain()["b"].refused["A"].detail
-    assert told == "Device 'A' returned memory of its input 0 as 'b'; memory of its own is due."
+    assert told == "Device 'A' returned memory of its input 0 as 'b'; expected memory of its own."
 
 
 @pytest.mark.parametrize(
@@ -308,7 +308,11 @@ def test_a_device_that_returns_memory_of_its_input_loses_its_part(executor):
         ("in_place_outputs", lambda _: {17: 23}, "would write output 17 over input 23"),
         ("in_place_outputs", lambda _: {0: "x"}, "would write output 0 over input x"),
         ("in_place_outputs", lambda _: 3, "failed to answer in_place_outputs: TypeError"),
-        ("optimal_number_of_infer_requests", "many", "requests with 'many'; a whole number"),
+        (
+            "optimal_number_of_infer_requests",
+            "many",
+            "requests with 'many'; expected a whole number",
+        ),
     ],
 )
 def test_a_device_that_answers_nonsense_about_its_part_loses_it(member, answer, detail):

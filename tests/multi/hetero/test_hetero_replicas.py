@@ -414,8 +414,11 @@ def test_a_lock_can_be_edited(command, tmp_path):
 @pytest.mark.parametrize(
     ("edit", "said"),
     [
-        (("0.500 0.500", "1"), "'shares' in [plan] is '1'; positive numbers are due, one for each"),
-        (("0.500 0.500", "1 -1"), "'shares' in [plan] is '1 -1'; positive numbers are due"),
+        (
+            ("0.500 0.500", "1"),
+            "'shares' in [plan] is '1'; expected positive numbers, one for each",
+        ),
+        (("0.500 0.500", "1 -1"), "'shares' in [plan] is '1 -1'; expected positive numbers"),
         (("0.500 0.500", "a b"), "of the replicas, of which there are 2."),
         (("T.1", "T.1 or T.0"), "has operations of 2 and of 3 devices joined by ' or '"),
         (("T.1", "T.2"), "gives operations to 'T.2', which [devices] does not list"),

@@ -83,7 +83,7 @@ def test_a_plugin_that_does_not_load_brings_none(install, monkeypatch):
 
 def test_a_hook_that_returns_no_names(install):
     install(bad=lambda: [3])
-    with pytest.raises(PluginError, match="'command_modules' returned 3; a str is due"):
+    with pytest.raises(PluginError, match="'command_modules' returned 3; expected a str"):
         command_modules()
 
 
@@ -125,7 +125,7 @@ def test_an_option_whose_flag_is_taken_is_left_out(install, caplog):
 
 def test_a_hook_that_returns_no_options(install):
     install("command_options", bad=lambda: ["--speed"])
-    with pytest.raises(PluginError, match="returned '--speed'; a CommandOption is due"):
+    with pytest.raises(PluginError, match="returned '--speed'; expected a CommandOption"):
         properties()
 
 

@@ -216,7 +216,7 @@ def test_inputs_that_models_of_the_zoo_are_made_for(tmp_path, number):
     assert (words.description, words.expected) == ("'سلام'", "")
     for name, given, said in (
         ("tashkeel-int8", "hello", "Arabic letters"),
-        ("minilm-l3", "hello", "no table of words"),
+        ("minilm-l3", "hello", "no vocabulary"),
         ("smollm2", "hello", "partita generate"),
     ):
         with pytest.raises(InputError, match=said):

@@ -186,7 +186,7 @@ def test_equal_values_agree():
         (np.array([7], np.uint8), np.array([8], np.uint8), "1 of 1"),
         (np.array([1.5], ml_dtypes.bfloat16), np.array([1.25], ml_dtypes.bfloat16), "1 of 1"),
         (np.array(True), np.array(False), "1 of 1"),
-        (None, np.zeros(1), "due"),
+        (None, np.zeros(1), "expected"),
         (np.zeros(1), [np.zeros(1)], "sequence"),
     ],
 )
@@ -196,7 +196,7 @@ def test_differences_are_found(have, want, message):
 
 
 def test_number_of_outputs_matters():
-    with pytest.raises(ConformanceError, match="1 values; 2 are due"):
+    with pytest.raises(ConformanceError, match="1 values; expected 2"):
         compare([np.zeros(1)], [np.zeros(1)] * 2, "x")
 
 

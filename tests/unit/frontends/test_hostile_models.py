@@ -72,9 +72,9 @@ def test_attributes_in_bodies_and_functions_are_looked_at():
 @pytest.mark.parametrize(
     ("attributes", "said"),
     [
-        ({"axis": "one"}, "has an attribute 'axis' of type STRING; INT is due"),
+        ({"axis": "one"}, "has an attribute 'axis' of type STRING; expected INT"),
         ({"axis": 1, "to": b"\xff"}, "has an attribute 'to' that is no UTF-8 text"),
-        ({"axis": [1, 2]}, "has an attribute 'axis' of type INTS; INT is due"),
+        ({"axis": [1, 2]}, "has an attribute 'axis' of type INTS; expected INT"),
         ({}, "lacks its attribute 'axis' of type INT"),
     ],
 )
@@ -94,7 +94,7 @@ def test_an_attribute_of_no_type():
 
 def test_a_number_is_no_list():
     made = node("Transpose", ["x"], "y", perm=1)
-    with pytest.raises(ModelFormatError, match="'perm' of type INT; INTS is due"):
+    with pytest.raises(ModelFormatError, match="'perm' of type INT; expected INTS"):
         read_model(model_of([made], [value("x", [2])], ["y"]).SerializeToString())
 
 
@@ -226,7 +226,7 @@ def test_inference_that_takes_too_long_is_given_up(monkeypatch):
 def test_constants_are_checked_before_they_are_lifted():
     made = node("Constant", [], "c", "constant", value_int=1)
     made.attribute[0].name = "value"
-    with pytest.raises(ModelFormatError, match="attribute 'value' of type INT; TENSOR is due"):
+    with pytest.raises(ModelFormatError, match="attribute 'value' of type INT; expected TENSOR"):
         read_model(model_of([made, node("Neg", ["c"], "y")], [], ["y"]).SerializeToString())
 
 

@@ -615,7 +615,7 @@ def test_external_weights_of_a_cache_whose_files_are_links(external, tmp_path):
     proto.graph.initializer[1].external_data[0].value = "beside.bin"
     path.with_name("beside.bin").write_bytes((tmp_path / "blobs" / "w").read_bytes())
     path.write_bytes(proto.SerializeToString())
-    refused(path, "keeps weights in 'beside.bin', and others beside")
+    refused(path, "has weights in 'beside.bin', and others next to")
 
 
 def test_external_weights_of_a_relative_path(external, monkeypatch):
@@ -775,7 +775,7 @@ def test_weights_of_another_number_of_elements(kind, field, content, size):
     getattr(tensor, field).extend(content)
     refused(
         model_of([node("Identity", ["w"], "y")], [], ["y"], [tensor], opset=21, ir_version=10),
-        f"its shape [{size}, 3] takes ",
+        f"its shape [{size}, 3] needs ",
     )
 
 

@@ -28,7 +28,7 @@ def test_a_model_whose_file_was_cut_short_is_not_compiled(tmp_path, device):
     cut, whole = (core.read_model(written(tmp_path / name)) for name in ("cut.onnx", "whole.onnx"))
     with (tmp_path / "cut.onnx").open("r+b") as file:
         file.truncate(100)
-    with pytest.raises(ModelFormatError, match=r"'multiplier' was cut short .* weight 'w' lies"):
+    with pytest.raises(ModelFormatError, match=r"'multiplier' was truncated .* weight 'w' is"):
         core.compile_model(cut, device)
     x = np.ones((1, 256), np.float32)
     np.testing.assert_array_equal(core.compile_model(whole, device)([x])[0], 256 * x)

@@ -50,5 +50,5 @@ def test_names_that_no_file_can_have_are_refused(folder, name):
     ids=repr,
 )
 def test_counts_that_are_none_are_refused(folder, entries):
-    with pytest.raises(TokenizerError, match="both are whole numbers, and none is below 0"):
+    with pytest.raises(TokenizerError, match="both must be whole numbers of at least 0"):
         model_source.find(told(folder, decoder={"filename": "decoder.onnx"}, **entries))

@@ -232,7 +232,7 @@ def test_types_that_are_to_be_the_same(kind, types, fits):
         check_types(node, operands)
         return
     with pytest.raises(
-        CompileError, match=rf"'n' \({kind}\) has inputs of types .*; one type is due"
+        CompileError, match=rf"'n' \({kind}\) has inputs of types .*; expected one type"
     ):
         check_demands(node, operands)
 

@@ -219,7 +219,11 @@ def test_detections(images, changes):
     [
         ("PriorBox", {}, "it has no sizes of boxes"),
         ("PriorBox", {"min_size": 3, "step": -2}, "step -2.0 is not read"),
-        ("PriorBox", {"min_size": 3, "variance": "1,2"}, "there are 2 variances; one or four"),
+        (
+            "PriorBox",
+            {"min_size": 3, "variance": "1,2"},
+            "there are 2 variances; expected one or four",
+        ),
         ("PriorBox", {"fixed_size": 3}, "1 fixed sizes and 0 densities"),
         (
             "PriorBox",

@@ -286,7 +286,7 @@ def test_files_that_are_not_there(tmp_path):
 def test_onnx_models_take_no_weights(tmp_path):
     net, path = perceptron(), tmp_path / "net.onnx"
     read_model(net.bytes(), weights=bytes(net.weights)).save(path)
-    refused(path, "takes no 'weights': an ONNX model names its external files itself.")
+    refused(path, "does not accept 'weights': an ONNX model names its external files itself.")
 
 
 @pytest.mark.parametrize(
@@ -302,8 +302,8 @@ def test_onnx_models_take_no_weights(tmp_path):
         (('to-layer="2" to-port="1"', 'to-layer="2" to-port="7"'), "nothing feeds port 1 of"),
         (('from-layer="0" from-port="0"', 'from-layer="3" from-port="1"'), "has a cycle through"),
         (('layer id="3"', 'layer id="2"'), "has two layers of id 2"),
-        (('<dim>4</dim>', '<dim>four</dim>'), "'four' stands where a whole number must"),
-        (('offset="0"', 'offset="-4"'), "'-4' stands where a size must"),
+        (('<dim>4</dim>', '<dim>four</dim>'), "'four' where a whole number is expected"),
+        (('offset="0"', 'offset="-4"'), "'-4' where a size is expected"),
         (('offset="0"', 'offset="4"'), "ends at byte 52 of the weights, which have 48"),
         (('size="48"', 'size="44"'), "of shape [4, 3] needs 48 bytes, not 44"),
         (('element_type="f32" shape="4,3"', 'element_type="u1" shape="4,3"'),

@@ -213,11 +213,11 @@ def test_notes_on_a_model(core, tmp_path):
     assert model.has_rt_info(["model_info", "labels"])
     assert not model.has_rt_info(["model_info", "no"])
     assert model.rt_info == model.get_rt_info() != {}
-    with pytest.raises(ModelError, match="has no note 'no'"):
+    with pytest.raises(ModelError, match="has no runtime info 'no'"):
         model.get_rt_info("no")
     with pytest.raises(ModelError, match=r"A note is named by a text, or by texts .*; found 5"):
         model.has_rt_info(5)
-    with pytest.raises(ModelError, match="cannot be kept"):
+    with pytest.raises(ModelError, match="cannot be stored"):
         model.set_rt_info(object(), "x")
 
 

@@ -131,7 +131,7 @@ def test_a_dimension_of_a_partial_shape_is_replaced():
     shape = PartialShape([1, 2])
     shape[0], shape[-1] = -1, (2, 4)
     assert str(shape) == "[?,2..4]"
-    with pytest.raises(ModelError, match="has 2 dimensions; there is none 2"):
+    with pytest.raises(ModelError, match="has 2 dimensions; dimension 2 does not exist"):
         shape[2] = 1
 
 

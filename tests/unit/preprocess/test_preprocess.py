@@ -256,15 +256,15 @@ def _case(name):
         ("model rank", "Layout '\\[N,H,W\\]' does not fit a tensor of 4 dimensions"),
         ("twice", "Layout 'NCHH' names the dimension 'H' twice"),
         ("fit", r"Input 'x' takes float32\[1, 3, 8, 8\], and the steps before it make"),
-        ("crop", r"crop\(\) takes 4 numbers each way"),
-        ("pad", r"pad\(\) takes 4 numbers each way"),
+        ("crop", r"crop\(\) needs 4 numbers at each end"),
+        ("pad", r"pad\(\) needs 4 numbers at each end"),
         ("color", "An image of 'GRAY' cannot be converted to 'RGB'"),
         ("spatial", "Height and width of the tensor for input 'x' take a layout with 'H' and 'W'"),
         ("names", "NV12_TWO_PLANES has 2 planes; 1 names were given"),
         ("axes", "A tensor 'NCHW' cannot become 'NHWD'|do not have the same axes"),
         ("places", r"convert_layout\(\[0, 0\]\): each place is named once"),
         ("few places", r"convert_layout\(\[1, 0\]\): the tensor has 4 dimensions"),
-        ("from", r"convert_layout\(\) takes tensor\(\)\.set_layout\(\): from which is not known"),
+        ("from", r"convert_layout\(\) needs tensor\(\)\.set_layout\(\): the tensor's layout"),
     ],
 )
 def test_what_does_not_fit_is_said(case, message):

@@ -258,7 +258,7 @@ def test_device_properties_of_the_one_device():
     assert core.get_property("TOY", "LEVEL") == 5
     with pytest.raises(PropertyError, match=r"sets properties of 'CPU', and 'TOY.0' is another"):
         core.compile_model(neg(), "TOY", {"DEVICE_PROPERTIES": {"CPU": {"LEVEL": 4}}})
-    with pytest.raises(PropertyError, match="has 3 for 'TOY'; a dict of properties is due"):
+    with pytest.raises(PropertyError, match="has 3 for 'TOY'; expected a dict of properties"):
         core.compile_model(neg(), "TOY", {"DEVICE_PROPERTIES": {"TOY": 3}})
 
 

@@ -233,7 +233,9 @@ def test_a_device_that_knows_no_number_of_requests_is_blamed(monkeypatch, number
     """A queue without requests would wait for ever for a free one."""
     monkeypatch.setattr(ToyCompiled, "optimal_number_of_infer_requests", number)
     compiled = core_with(ToyDevice()).compile_model(neg(), "TOY")
-    with pytest.raises(PluginError, match=f"_infer_requests with {told}; a whole number from 1 to"):
+    with pytest.raises(
+        PluginError, match=f"_infer_requests with {told}; expected a whole number from 1 to"
+    ):
         ov.AsyncInferQueue(compiled)
     assert len(ov.AsyncInferQueue(compiled, 2)) == 2
 
@@ -241,7 +243,9 @@ def test_a_device_that_knows_no_number_of_requests_is_blamed(monkeypatch, number
 def test_a_device_whose_queue_of_calls_is_none_is_blamed(monkeypatch):
     monkeypatch.setattr(ToyCompiled, "create_call_queue", lambda model, jobs: jobs)
     compiled = core_with(ToyDevice()).compile_model(neg(), "TOY")
-    with pytest.raises(PluginError, match="'TOY' answered create_call_queue with 2; a CallQueue"):
+    with pytest.raises(
+        PluginError, match="'TOY' answered create_call_queue with 2; expected a CallQueue"
+    ):
         ov.AsyncInferQueue(compiled, 2)
 
 
@@ -249,7 +253,7 @@ def test_what_is_no_queue_is_told_at_once():
     compiled = core_with(ToyDevice()).compile_model(neg(), "TOY")
     with pytest.raises(InferError, match=r"for a compiled model, .* found NoneType"):
         ov.AsyncInferQueue(None, 2)
-    with pytest.raises(InferError, match="requests is a whole one; found '2'"):
+    with pytest.raises(InferError, match="requests must be a whole number; found '2'"):
         ov.AsyncInferQueue(compiled, "2")
     for waiting in (ov.AsyncInferQueue(compiled, np.int64(1)), compiled.create_infer_request()):
         with pytest.raises(InferError, match="found 3, which cannot be"):

@@ -533,7 +533,7 @@ def test_inputs_without_end():
 
 def test_a_runner_that_forgets_an_output():
     request = compiled_toy(add_sub(), compute=lambda a, b: [a]).create_infer_request()
-    with pytest.raises(PluginError, match=r"Device 'TOY' returned 1 tensors; 2 are due"):
+    with pytest.raises(PluginError, match=r"Device 'TOY' returned 1 tensors; expected 2"):
         request.infer([X, X])
 
 

@@ -26,18 +26,18 @@ def answering(results, model=None):
 
 FIXED = r"Device 'TOY' returned {} \(model 'm'\)\. Its plugin is at fault"
 WRONG = {
-    "type": ([HostTensor(X.astype(np.int32))], r"int32\[2, 3\] as 'y'; float32\[2, 3\] is due"),
+    "type": ([HostTensor(X.astype(np.int32))], r"int32\[2, 3\] as 'y'; expected float32\[2, 3\]"),
     "wider type": (
         [HostTensor(X.astype(float))],
-        r"float64\[2, 3\] as 'y'; float32\[2, 3\] is due",
+        r"float64\[2, 3\] as 'y'; expected float32\[2, 3\]",
     ),
-    "shape": ([HostTensor(X.T.copy())], r"float32\[3, 2\] as 'y'; float32\[2, 3\] is due"),
-    "rank": ([HostTensor(X[0])], r"float32\[3\] as 'y'; float32\[2, 3\] is due"),
-    "in its memory": ([ToyTensor(X[:1])], r"float32\[1, 3\] as 'y'; float32\[2, 3\] is due"),
-    "too many": ([HostTensor(X)] * 2, "2 tensors; 1 are due"),
-    "none": ([], "0 tensors; 1 are due"),
-    "nothing": (None, "NoneType; a list of 1 tensors is due"),
-    "an array": ([X], "ndarray for 'y'; a tensor is due"),
+    "shape": ([HostTensor(X.T.copy())], r"float32\[3, 2\] as 'y'; expected float32\[2, 3\]"),
+    "rank": ([HostTensor(X[0])], r"float32\[3\] as 'y'; expected float32\[2, 3\]"),
+    "in its memory": ([ToyTensor(X[:1])], r"float32\[1, 3\] as 'y'; expected float32\[2, 3\]"),
+    "too many": ([HostTensor(X)] * 2, "2 tensors; expected 1"),
+    "none": ([], "0 tensors; expected 1"),
+    "nothing": (None, "NoneType; expected a list of 1 tensors"),
+    "an array": ([X], "ndarray for 'y'; expected a tensor"),
 }
 
 
@@ -56,7 +56,7 @@ def test_singles_are_not_doubles():
     x, y = (helper.make_tensor_value_info(name, TensorProto.DOUBLE, [2, 3]) for name in "xy")
     request = answering([HostTensor(X)], model_of([node("Neg", ["x"], "y")], [x], [y]))
     with pytest.raises(
-        PluginError, match=FIXED.format(r"float32\[2, 3\] as 'y'; float64\[2, 3\] is due")
+        PluginError, match=FIXED.format(r"float32\[2, 3\] as 'y'; expected float64\[2, 3\]")
     ):
         request.infer(X.astype(float))
     with pytest.raises(partita.errors.InputError, match=r"Convert it with \.astype\('float64'\)"):
@@ -92,7 +92,9 @@ def test_symbols_stand_for_the_sizes_of_the_inputs(rows, columns, fits):
     if fits:
         request.infer(X)
         return
-    with pytest.raises(PluginError, match=rf"float32\[{rows}, {columns}\] as 'y'; float32\[N, M\]"):
+    with pytest.raises(
+        PluginError, match=rf"float32\[{rows}, {columns}\] as 'y'; expected float32\[N, M\]"
+    ):
         request.infer(X)
 
 

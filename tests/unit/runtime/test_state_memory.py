@@ -265,7 +265,7 @@ def test_a_plugin_that_offers_what_cannot_be(device, pairs, said):
 def test_a_plugin_that_allocates_something_else(device):
     model = compiled(device)
     model.device_model.allocate = lambda port, shape: partita.HostTensor(np.zeros(3, np.float32))
-    with pytest.raises(PluginError, match=r"for 'past.0'; float32\[1, 8, 3\] is due"):
+    with pytest.raises(PluginError, match=r"for 'past.0'; expected float32\[1, 8, 3\]"):
         model.create_infer_request()
 
 
@@ -308,14 +308,17 @@ GOOD = {"past.0": entry(), "past.1": entry()}
 @pytest.mark.parametrize(
     ("header", "said"),
     [
-        (GOOD | {"past.2": entry()}, "3 variables; 2 are due, and 'past.2'"),
+        (GOOD | {"past.2": entry()}, "3 variables; expected 2, and 'past.2'"),
         ({"past.0": entry()}, "and 'past.1' are only there or only here"),
-        (GOOD | {"past.0": entry(dtype="F16")}, r"as F16\[1, 8, 3\]; float32\[1, 8, 3\] is due"),
+        (GOOD | {"past.0": entry(dtype="F16")}, r"as F16\[1, 8, 3\]; expected float32\[1, 8, 3\]"),
         (GOOD | {"past.0": entry(shape=[1, 8, -3])}, r"F32\[1, 8, -3\]"),
         (GOOD | {"past.0": entry(shape=[1, 8, True])}, r"F32\[1, 8, True\]"),
-        (GOOD | {"past.0": entry(data_offsets=[0, 200])}, "96 bytes, and is said to lie from 0"),
-        (GOOD | {"past.0": entry(data_offsets=[150, 246])}, "from 150 to 246 of 192"),
-        (GOOD | {"past.0": entry(data_offsets=[-96, 0])}, "from -96 to 0"),
+        (
+            GOOD | {"past.0": entry(data_offsets=[0, 200])},
+            "96 bytes, but its offsets are 0 and 200",
+        ),
+        (GOOD | {"past.0": entry(data_offsets=[150, 246])}, "are 150 and 246, of 192 bytes"),
+        (GOOD | {"past.0": entry(data_offsets=[-96, 0])}, "are -96 and 0"),
         (GOOD | {"past.0": entry(data_offsets=[0.5, 96])}, "says nothing of what 'past.0' is"),
         (GOOD | {"past.0": 7}, "says nothing of what 'past.0' is"),
         ([], "names no tensors"),

@@ -228,9 +228,13 @@ def test_a_signature_that_is_not_there_is_refused():
 
 
 def test_only_such_files_have_signatures(tmp_path):
-    with pytest.raises(ModelFormatError, match="takes no 'signature': it is no TFLite file"):
+    with pytest.raises(
+        ModelFormatError, match="does not accept 'signature': it is not a TFLite file"
+    ):
         read(b"\x08\x07", signature="serve")
-    with pytest.raises(ModelFormatError, match="takes no 'weights': a TFLite file holds its own"):
+    with pytest.raises(
+        ModelFormatError, match="does not accept 'weights': a TFLite file contains its own"
+    ):
         read(two_signatures(), weights=b"")
     path = tmp_path / "model.tflite"
     path.write_bytes(two_signatures())

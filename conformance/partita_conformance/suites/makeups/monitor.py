@@ -158,7 +158,7 @@ def _same(one: Array, other: Array) -> bool:
 
 def agree(results: Sequence[Any], due: Sequence[Array], what: str) -> None:
     """Compares results with the right ones, closely."""
-    require(len(results) == len(due), f"{what}: {len(results)} outputs; {len(due)} are due.")
+    require(len(results) == len(due), f"{what}: {len(results)} outputs; expected {len(due)}.")
     for index, (have, want) in enumerate(zip(results, due, strict=True)):
         place = f"{what}, output {index}"
         relative = _RELATIVE.get(want.dtype.name)

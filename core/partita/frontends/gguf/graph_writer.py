@@ -107,8 +107,8 @@ class GraphWriter:
         tensor = self.tensor(name, [size])
         if isinstance(tensor.format, QuantisedFormat):
             raise ModelFormatError(
-                f"{self._file.origin}: tensor '{name}' is of type {tensor.format.name}; one of "
-                "F32, F16 and BF16 is due."
+                f"{self._file.origin}: tensor '{name}' is of type {tensor.format.name}; "
+                "expected one of F32, F16 and BF16."
             )
         return weights.vector(tensor)
 

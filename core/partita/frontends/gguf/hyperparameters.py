@@ -200,8 +200,8 @@ def hyperparameters(file: GgufFile) -> Hyperparameters:
         )
     if not entries.flag("attention.causal", True):
         raise entries.error(
-            "positions attend to those behind them ('attention.causal'), so that it embeds texts "
-            "and continues none; decoders are read"
+            "attention is not causal ('attention.causal'), so the model embeds texts instead of "
+            "continuing them; only decoders are read"
         )
     return Hyperparameters(
         name=name,
@@ -243,7 +243,7 @@ def _global_every(
     if flags is None:
         return entries.size(key, architecture.global_every)
     if len(flags) != layers:
-        raise entries.error(f"'{key}' tells of {len(flags)} layers, and there are {layers}")
+        raise entries.error(f"'{key}' is for {len(flags)} layers; the model has {layers}")
     return flags
 
 
@@ -310,7 +310,7 @@ class _Entries:
             least = 0 if default == 0 else 1
         if isinstance(found, bool) or not isinstance(found, int) or not least <= found <= _LARGEST:
             raise self.error(
-                f"'{key}' is {_shown(found)}; a number from {least} to {_LARGEST} is due"
+                f"'{key}' is {_shown(found)}; expected a number from {least} to {_LARGEST}"
             )
         return found
 
@@ -322,7 +322,7 @@ class _Entries:
         number = isinstance(found, (int, float)) and not isinstance(found, bool)
         if not number or not least <= found <= most:
             raise self.error(
-                f"'{key}' is {_shown(found)}; a number from {least:g} to {most:g} is due"
+                f"'{key}' is {_shown(found)}; expected a number from {least:g} to {most:g}"
             )
         return float(found)
 
@@ -330,7 +330,7 @@ class _Entries:
         """Whether something holds."""
         found = self._find(key, default)
         if not isinstance(found, bool):
-            raise self.error(f"'{key}' is {_shown(found)}; true or false is due")
+            raise self.error(f"'{key}' is {_shown(found)}; expected true or false")
         return found
 
     def flags(self, key: str) -> tuple[bool, ...] | None:
@@ -344,7 +344,7 @@ class _Entries:
         """A text."""
         found = self._find(key, default)
         if not isinstance(found, str):
-            raise self.error(f"'{key}' is {_shown(found)}; a text is due")
+            raise self.error(f"'{key}' is {_shown(found)}; expected a text")
         return found
 
 

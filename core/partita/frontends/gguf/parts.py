@@ -72,7 +72,7 @@ def with_other_parts(file: GgufFile, path: Path | None) -> GgufFile:
     if len(tensors) != due:
         raise ModelFormatError(
             f"{parts[0].origin} and the other {count - 1} parts have {len(tensors)} tensors; "
-            f"{due} are due. Download them again."
+            f"expected {due}. Download them again."
         )
     return parts[0].with_tensors(tensors)
 
@@ -104,5 +104,7 @@ def _split(file: GgufFile, key: str, default: int) -> int:
     """An entry of the metadata about parts."""
     found = file.metadata.get(f"split.{key}", default)
     if isinstance(found, bool) or not isinstance(found, int) or found < 0:
-        raise ModelFormatError(f"{file.origin} has split.{key} {repr(found)[:60]}; a count is due.")
+        raise ModelFormatError(
+            f"{file.origin} has split.{key} {repr(found)[:60]}; expected a count."
+        )
     return found

@@ -258,7 +258,7 @@ def _check_elements(tensor: onnx.TensorProto, nbytes: int, origin: str) -> None:
     if found != due:
         raise ModelFormatError(
             f"{_named(tensor, origin)} has {found} elements in '{field}'; its shape "
-            f"{list(tensor.dims)} takes {due}."
+            f"{list(tensor.dims)} needs {due}."
         )
     if tensor.HasField("segment"):
         raise ModelFormatError(f"{_named(tensor, origin)} is a segment of one, which is not read.")
@@ -319,8 +319,8 @@ def by_real_names(proto: onnx.ModelProto, path: Path) -> tuple[onnx.ModelProto, 
     for entry, target in _files(copy, path):
         if target is None or not target.is_relative_to(home):
             raise ModelFormatError(
-                f"'{path}' keeps weights in '{entry.value}', and others beside '{path.resolve()}', "
-                "to which it is a link. Put all files side by side."
+                f"'{path}' has weights in '{entry.value}', and others next to '{path.resolve()}', "
+                "to which it is a link. Put all files into one folder."
             )
         entry.value = str(target.relative_to(home))
     return copy, home

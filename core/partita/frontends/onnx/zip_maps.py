@@ -57,7 +57,7 @@ def _labels(node: onnx.NodeProto, origin: str) -> Sequence[int | str]:
     given = [row for row in (*numbers, *texts) if row]
     if len(given) != 1:
         raise ModelFormatError(
-            f"{origin}: ZipMap of '{node.output[0]}' has no labels, or numbers and texts; one of "
-            "'classlabels_int64s' and 'classlabels_strings' is due."
+            f"{origin}: ZipMap of '{node.output[0]}' has no labels, or numbers and texts; "
+            "expected one of 'classlabels_int64s' and 'classlabels_strings'."
         )
     return [label.decode() if isinstance(label, bytes) else label for label in given[0]]

@@ -200,7 +200,7 @@ def integer(text: Any, origin: str) -> int:
     try:
         return int(text)
     except (TypeError, ValueError) as error:
-        raise ModelFormatError(f"{origin}: '{text}' stands where a whole number must") from error
+        raise ModelFormatError(f"{origin}: '{text}' where a whole number is expected") from error
 
 
 def _ordered(

@@ -160,5 +160,5 @@ def constant(layer: Layer, weights: Array) -> ir.TensorProtocol:
 
 def _size(text: str | None, layer: Layer) -> int:
     if text is None or not text.strip().isdigit():
-        raise ModelFormatError(f"{layer}: '{text}' stands where a size must")
+        raise ModelFormatError(f"{layer}: '{text}' where a size is expected")
     return int(text)

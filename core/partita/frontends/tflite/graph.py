@@ -454,7 +454,7 @@ class GraphScope:
     def call_once(self, place: int) -> None:
         """Takes what a subgraph assigns as what variables begin with."""
         if self._outer is not None:
-            raise ModelFormatError("CALL_ONCE stands inside of a body")
+            raise ModelFormatError("CALL_ONCE is inside a body")
         before, self._assigned = self._assigned, {}
         self.called(place, [])
         self._initial |= self._assigned

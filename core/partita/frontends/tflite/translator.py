@@ -243,7 +243,7 @@ class Site(OperationSite):
         """The whole numbers of a short constant."""
         array = self.known(index)
         if array.size > _FEW or array.dtype.kind not in "iu":
-            raise self.error(f"input {index} holds no few whole numbers")
+            raise self.error(f"input {index} is not a short list of whole numbers")
         return [int(number) for number in array.reshape(-1)]
 
     # ------------------------------------------------------------------ quantisation
@@ -400,7 +400,7 @@ class Site(OperationSite):
             return value
         if value.const_value is not None:
             if len(value.const_value.shape) != len(perm):
-                raise self.error(f"a constant of {len(perm)} dimensions is due")
+                raise self.error(f"expected a constant of {len(perm)} dimensions")
             tensor = weights.transposed(value.const_value, perm)
             return self.scope.initializer(tensor, f"{value.name}/turned")
         return self.emit("Transpose", value, perm=list(perm))

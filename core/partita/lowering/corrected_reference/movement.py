@@ -49,7 +49,7 @@ class Pad(OpRun):
         chosen = range(data.ndim) if axes is None else [int(axis) % data.ndim for axis in axes]
         _check_distinct(chosen)
         if len(given) != 2 * len(chosen):
-            raise ValueError(f"{len(given)} pads for {len(chosen)} axes; two per axis are due.")
+            raise ValueError(f"{len(given)} pads for {len(chosen)} axes; expected two per axis.")
         widths, kept = [(0, 0)] * data.ndim, [slice(None)] * data.ndim
         for axis, before, after in zip(chosen, given, given[len(chosen) :], strict=False):
             size = data.shape[axis]

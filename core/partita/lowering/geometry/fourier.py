@@ -103,12 +103,12 @@ def resolve_stft(
     if window is not None and window != length:
         raise OperandError(
             f"Operation '{node.name}' (STFT) has a window of {window} elements for frames of "
-            f"{length} samples; they are to be as many."
+            f"{length} samples; the two must be equal."
         )
     if step < 1 or length < 1:
         raise OperandError(
             f"Operation '{node.name}' (STFT) takes frames of {length} samples in steps of {step}; "
-            "both are to be at least 1."
+            "both must be at least 1."
         )
     if samples < length:
         raise OperandError(

@@ -40,8 +40,8 @@ def check_types(node: Node, operands: Sequence[Operand | None]) -> None:
         if len(found) > 1 and not found <= PRECISIONS:
             listed = ", ".join("none" if o is None else str(o.dtype) for o in operands)
             raise CompileError(
-                f"Operation '{node.name}' ({node.model_kind}) has inputs of types {listed}; one "
-                "type is due where they are joined or combined. Cast them."
+                f"Operation '{node.name}' ({node.model_kind}) has inputs of types {listed}; "
+                "expected one type where they are joined or combined. Cast them."
             )
 
 
@@ -59,7 +59,7 @@ def mixed_types(node: Node) -> Reason | None:
         found = {_type_of(value) for value in chosen if value is not None} - {None}
         if len(found) > 1:
             listed = " and ".join(sorted(map(str, found)))
-            text = f"its inputs are {listed}; one type is due, as by a Cast"
+            text = f"its inputs are {listed}; expected one type, as by a Cast"
             return Reason(ReasonCode.UNSUPPORTED_DTYPE, text)
     return None
 

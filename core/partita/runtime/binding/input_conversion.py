@@ -185,5 +185,6 @@ def _matching_dtype(port: Port, array: Array) -> Array:
         ) from error
     raise InputError(
         f"Input '{port.name}' takes {port.describe()}; found {array.dtype}{list(array.shape)}, "
-        f"which would lose {lost}. If that is meant, convert it with .astype({str(port.dtype)!r})."
+        f"which would lose {lost}. If that is intended, convert it with "
+        f".astype({str(port.dtype)!r})."
     )

@@ -66,7 +66,7 @@ def host_array(place: DeviceModel, shape: tuple[int, ...], dtype: np.dtype[Any])
     if not is_array or (found.shape, found.dtype) != (shape, dtype):
         what = f"{found.dtype}{list(found.shape)}" if is_array else repr(type(found))
         raise PluginError(
-            f"Device '{place.device}' gave {what} as a host array; {dtype}{list(shape)}, "
-            "contiguous and writable, is due. Tell the author of its plugin."
+            f"Device '{place.device}' gave {what} as a host array; expected "
+            f"{dtype}{list(shape)}, contiguous and writable. Tell the author of its plugin."
         )
     return found

@@ -149,8 +149,8 @@ def _require_slices(node: Node, scanned: Sequence[Operand], axes: Sequence[int])
     lengths = [x.shape[axis_of(node, axis, x.ndim)] for x, axis in zip(scanned, axes, strict=True)]
     if any(length != lengths[0] for length in lengths):
         raise OperandError(
-            f"Operation '{node.name}' (Scan) scans inputs of {lengths} slices; all are to have as "
-            "many."
+            f"Operation '{node.name}' (Scan) scans inputs of {lengths} slices; all must "
+            "have the same number."
         )
 
 
@@ -256,6 +256,6 @@ def _pairs(node: Node, axes: str, directions: str, count: int) -> list[tuple[int
     if not len(along) == len(backwards) == count:
         raise OperandError(
             f"Operation '{node.name}' (Scan) has {len(along)} {axes} and {len(backwards)} "
-            f"{directions}; {count} of each are due."
+            f"{directions}; expected {count} of each."
         )
     return list(zip(along, map(bool, backwards), strict=True))

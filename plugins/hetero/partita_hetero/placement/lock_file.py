@@ -177,8 +177,8 @@ def _check_replicas(lock: Lock, where: str) -> None:
     due, text = lock.replicas, lock.share_text
     if len(text.split()) != due or not all(map(_is_positive, text.split())):
         raise PlanError(
-            f"{where}: '{SHARES}' in [plan] is '{text}'; positive numbers are due, one for each of "
-            f"the replicas, of which there {'is' if due == 1 else 'are'} {due}."
+            f"{where}: '{SHARES}' in [plan] is '{text}'; expected positive numbers, one for each "
+            f"of the replicas, of which there {'is' if due == 1 else 'are'} {due}."
         )
 
 

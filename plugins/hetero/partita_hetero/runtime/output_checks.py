@@ -111,7 +111,7 @@ class OutputChecks:
             for index, given in read:
                 if np.may_share_memory(array, given) and not any(place is x for x in inputs):
                     return (
-                        f"returned memory of its input {index} as '{port.name}'; memory of its "
-                        "own is due"
+                        f"returned memory of its input {index} as '{port.name}'; expected "
+                        "memory of its own"
                     )
         return ""

@@ -328,7 +328,7 @@ def test_a_dft_that_cannot_be(inputs, attributes, words):
     ("inputs", "words"),
     [
         ([normal(1, 2, 20, 1), number(0), normal(2, 8)], "in steps of 0; both"),
-        ([normal(1, 2, 20, 1), number(-(2**63)), normal(2, 8)], "both are to be at least 1"),
+        ([normal(1, 2, 20, 1), number(-(2**63)), normal(2, 8)], "both must be at least 1"),
         ([normal(1, 2, 20), number(2), None, number(0)], "frames of 0 samples"),
         ([normal(1, 2, 20), number(2), None, number(-5)], "frames of -5 samples"),
         ([normal(1, 2, 20), number(2), normal(2, 0)], "frames of 0 samples"),
@@ -339,7 +339,7 @@ def test_a_dft_that_cannot_be(inputs, attributes, words):
         ([normal(1, 2, 20), number([2, 2]), normal(2, 8)], "frame_step is to hold 1 element"),
         ([normal(1, 2, 20), number(2), normal(2, 8, 1)], "window is to have one dimension"),
         ([normal(1, 2, 20), number(2), None, number([4, 4])], "frame_length is to hold 1"),
-        ([normal(1, 20), number(2), normal(2, 8).astype(np.float64)], "one type is due"),
+        ([normal(1, 20), number(2), normal(2, 8).astype(np.float64)], "expected one type"),
         ([normal(1, 20), number(2), normal(2, 8)], None),
         ([normal(1, 2, 20, 3), number(2), normal(2, 8)], "the signal is batch by samples"),
         ([normal(1, 2, 20, 1, 1), number(2), normal(2, 8)], "the signal is batch by samples"),

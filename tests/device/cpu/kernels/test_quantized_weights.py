@@ -350,7 +350,7 @@ def test_terms_that_name_their_scales(zeros, bits, even):
     ("groups", "constants", "said"),
     [
         ([0, 1] * 16, [1, 2], "g_idx is given, and input 4 is not a constant"),
-        ([0, 2] * 16, [1, 2, 4], "32 are due, from 0 to 1"),
+        ([0, 2] * 16, [1, 2, 4], "expected 32, from 0 to 1"),
         ([0, 1] * 15, [1, 2, 4], "g_idx has 30 numbers of scales"),
     ],
 )

@@ -112,7 +112,7 @@ def test_a_claim_that_bits_of_16_are_floats(run):
     given["zero"] = np.zeros((), np.uint16)
     claim = value("m", z.shape, TensorProto.FLOAT)
     model = model_of(nodes, {"x": x, "z": z}, given, value_info=[claim])
-    with pytest.raises(PartitaError, match="are float32 and uint16; one type is due"):
+    with pytest.raises(PartitaError, match="are float32 and uint16; expected one type"):
         run(model, x, z)
 
 

@@ -55,7 +55,7 @@ def test_tensors_of_several_types_are_not_joined(others):
     first = np.int8 if others is np.float32 else np.float32
     parts = [np.ones(4, first), np.ones(4096, others)]
     model, feeds = single("Concat", parts, {"axis": 0})
-    with pytest.raises(PartitaError, match="are float32 and int8; one type is due"):
+    with pytest.raises(PartitaError, match="are float32 and int8; expected one type"):
         compiled(model)(feeds)
 
 
@@ -63,7 +63,7 @@ def test_tensors_of_several_types_are_not_joined(others):
     ("fill", "message"),
     [
         (np.zeros(0, np.float32), "by 0 elements of float32; it must be"),
-        (np.ones((), np.float16), "are float16 and float32; one type is due"),
+        (np.ones((), np.float16), "are float16 and float32; expected one type"),
     ],
 )
 def test_a_border_is_of_one_element_of_the_type_of_the_tensor(fill, message):

@@ -186,7 +186,7 @@ def _priors(
     first = at.emit("Reshape", corners, at.const([1, -1], np.int64))
     given = at.floats("variance") or [0.1]
     if len(given) not in (1, 4):
-        raise at.error(f"there are {len(given)} variances; one or four are due")
+        raise at.error(f"there are {len(given)} variances; expected one or four")
     variances = np.array(given * (4 // len(given)), np.float32)
     spread = at.emit("Expand", at.const(variances), at.emit("Shape", corners))
     second = at.emit("Reshape", spread, at.const([1, -1], np.int64))

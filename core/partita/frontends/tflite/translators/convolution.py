@@ -63,7 +63,7 @@ def plane_steps(at: Site, dilated: bool = False) -> tuple[list[int], list[int]]:
 
 def _weights(at: Site, index: int, perm: tuple[int, ...]) -> ir.Value:
     if at.rank(index) != len(perm) or min(at.dims(index)) < 1:
-        raise at.error(f"weights have shape {list(at.dims(index))}; {len(perm)} sizes are due")
+        raise at.error(f"weights have shape {list(at.dims(index))}; expected {len(perm)} sizes")
     return at.floats(index, perm)
 
 
@@ -105,7 +105,7 @@ def conv_2d(at: Site) -> ir.Value:
     weights = _weights(at, 1, (0, 3, 1, 2))
     out, *kernel, depth = at.dims(1)
     if at.rank(0) != 4:
-        raise at.error(f"the image has shape {list(at.dims(0))}; four sizes are due")
+        raise at.error(f"the image has shape {list(at.dims(0))}; expected four sizes")
     channels = at.dims(0)[3]
     if channels % depth or out % (channels // depth or 1):
         raise at.error(f"{channels} channels do not fit weights of {depth}")
@@ -187,7 +187,7 @@ def conv_3d(at: Site) -> ir.Value:
 def pool(at: Site) -> ir.Value:
     """The mean, the largest or the root of the mean square of a window, without what is padded."""
     if at.rank(0) != 4:
-        raise at.error(f"the image has shape {list(at.dims(0))}; four sizes are due")
+        raise at.error(f"the image has shape {list(at.dims(0))}; expected four sizes")
     kernel = [at.positive("FilterHeight"), at.positive("FilterWidth")]
     strides, dilations = plane_steps(at)
     steps: dict[str, Any] = {
@@ -217,7 +217,7 @@ def pool(at: Site) -> ir.Value:
 def resize(at: Site) -> ir.Value:
     """An image of another size; a pixel's place is its corner or its middle."""
     if at.rank(0) != 4:
-        raise at.error(f"the image has shape {list(at.dims(0))}; four sizes are due")
+        raise at.error(f"the image has shape {list(at.dims(0))}; expected four sizes")
     linear = at.operator.code == "RESIZE_BILINEAR"
     corners, middle = at.flag("AlignCorners", False), at.flag("HalfPixelCenters", False)
     if corners and middle:

@@ -145,7 +145,7 @@ def _filled(at: Site, value: ir.Value, count: ir.Value, most: int, rest: list[in
 def instance_norm(at: Site) -> ir.Value:
     """Each channel of each image with mean zero and variance one, then scaled and shifted."""
     if at.rank(0) != 4:
-        raise at.error(f"the image has shape {list(at.dims(0))}; four sizes are due")
+        raise at.error(f"the image has shape {list(at.dims(0))}; expected four sizes")
     scale, shift = (at.reshaped(at.floats(index), [-1]) for index in (1, 2))
     value = at.emit(
         "InstanceNormalization", at.channels_first(0), scale, shift, epsilon=at.real("Epsilon")

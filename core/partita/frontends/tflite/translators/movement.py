@@ -75,7 +75,9 @@ def split_v(at: Site) -> list[ir.Value]:
     if -1 in sizes:
         size = at.dims(0)[axis]
         if size < 0 or sizes.count(-1) > 1:
-            raise at.error(f"parts of {sizes} along an axis of {size} cannot be told")
+            raise at.error(
+                f"the size of -1 among {sizes} cannot be inferred from an axis of {size}"
+            )
         sizes[sizes.index(-1)] = size - sum(sizes) - 1
     return _parts(at, 0, axis, sizes)
 

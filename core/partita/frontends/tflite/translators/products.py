@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def fully_connected(at: Site) -> ir.Value:
     """Rows of the input times weights [out, in]; a bias and an activation may follow."""
     if at.rank(1) != 2:
-        raise at.error(f"weights have shape {list(at.dims(1))}; two sizes are due")
+        raise at.error(f"weights have shape {list(at.dims(1))}; expected two sizes")
     if at.integer("WeightsFormat", 0):
         raise at.error(f"weights in format {at.integer('WeightsFormat')} are not read")
     out, depth = at.dims(1)
@@ -53,7 +53,7 @@ def batch_matmul(at: Site) -> ir.Value:
     for index, option in enumerate(("AdjX", "AdjY")):
         rank = at.rank(index)
         if rank < 2:
-            raise at.error(f"input {index} has {rank} dimensions; two or more are due")
+            raise at.error(f"input {index} has {rank} dimensions; expected two or more")
         perm = (*range(rank - 2), rank - 1, rank - 2) if at.flag(option, False) else None
         sides.append(at.floats(index, perm))
     return at.result(at.emit("MatMul", *sides))

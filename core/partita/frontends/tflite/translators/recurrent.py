@@ -40,7 +40,7 @@ def _joined(at: Site, indices: Sequence[int]) -> ir.Value:
 def _by_time(at: Site, time_major: bool) -> ir.Value:
     """The input as [time, batch, features]."""
     if at.rank(0) != 3:
-        raise at.error(f"the input has shape {list(at.dims(0))}; three sizes are due")
+        raise at.error(f"the input has shape {list(at.dims(0))}; expected three sizes")
     return at.value(0) if time_major else at.emit("Transpose", at.value(0), perm=[1, 0, 2])
 
 

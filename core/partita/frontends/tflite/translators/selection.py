@@ -98,7 +98,7 @@ def _limits(dtype: np.dtype[Any]) -> tuple[float, float]:
 
 def _segments(at: Site, numbers: ir.Value, count: ir.Value, kind: str, first: float) -> ir.Value:
     if at.rank(1) != 1:
-        raise at.error(f"numbers of rows have shape {list(at.dims(1))}; one size is due")
+        raise at.error(f"numbers of rows have shape {list(at.dims(1))}; expected one size")
     one, zero = at.const([1], np.int64), at.const([0], np.int64)
     known = at.constant(1)
     dropping = known is None or bool(np.any(known < 0))
@@ -120,7 +120,7 @@ def sparse_to_dense(at: Site) -> ir.Value:
     """Numbers put to places of a tensor that holds another number elsewhere."""
     rank = at.rank(0)
     if rank not in (1, 2):
-        raise at.error(f"places have shape {list(at.dims(0))}; one or two sizes are due")
+        raise at.error(f"places have shape {list(at.dims(0))}; expected one or two sizes")
     places = at.indices(0)
     if rank == 1:
         places = at.emit("Unsqueeze", places, at.const([1], np.int64))

@@ -134,8 +134,8 @@ def group_query_attention(
     if len(kinds) > 1:  # kernels walk through both by the type of the keys
         found = " and ".join(sorted(map(str, kinds)))
         raise CompileError(
-            f"Operation '{node.name}' ({node.model_kind}): past keys and values are {found}; one "
-            "type is due, as by a Cast."
+            f"Operation '{node.name}' ({node.model_kind}): past keys and values are {found}; "
+            "expected one type, as by a Cast."
         )
     keys, values = (b.empty(shape, kind if past is None else past.dtype) for past in pasts)
     y = b.empty((*inputs.query.shape[:2], sizes.heads * sizes.size), np.float32)
@@ -160,7 +160,7 @@ def _keep(past: Array, present: Array) -> None:
 
 
 def _wide(b: Builder, node: Node, inputs: GroupQueryInputs) -> GroupQueryInputs:
-    """The inputs with all but the cache in float32; without what is for rotation if none is due."""
+    """The inputs with all but the cache in float32; without those of rotation if there is none."""
     wide: dict[str, Any] = {
         name: float32_of(b, x)
         for name, x in inputs._asdict().items()

@@ -80,7 +80,7 @@ def in_order(
     if len(groups) < sizes.terms or groups.min() < 0 or groups.max() >= sizes.blocks:
         raise OperandError(
             f"Operation '{node.name}' ({node.model_kind}): g_idx has {len(groups)} numbers of "
-            f"scales; {sizes.terms} are due, from 0 to {sizes.blocks - 1}."
+            f"scales; expected {sizes.terms}, from 0 to {sizes.blocks - 1}."
         )
     places, block_groups = _places(groups, sizes.size)
     wider = sizes._replace(terms=len(places))
