@@ -72,6 +72,7 @@ class Family:
 
 FAMILIES = {
     "llama": Family(),
+    "smollm3": Family(tied=True),
     "qwen2": Family(biases=True),
     "qwen3": Family(head_norms=True, tied=True),
     "gemma": Family(tied=True),

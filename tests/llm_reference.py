@@ -103,9 +103,10 @@ class ReferenceDecoder:
         q = self._norm_if_there(q, f"{block}attn_q_norm")
         k = self._norm_if_there(k, f"{block}attn_k_norm")
         local = self._window(layer) < math.inf
-        self.keys[layer].append(self._rounded(self._rotated(k, local)))
+        if self.name != "smollm3" or (layer + 1) % 4:  # of which each fourth layer turns nothing
+            q, k = self._rotated(q, local), self._rotated(k, local)
+        self.keys[layer].append(self._rounded(k))
         self.values[layer].append(self._rounded(v))
-        q = self._rotated(q, local)
         first = max(0, self.position + 1 - self._window(layer))
         keys = np.array(self.keys[layer][int(first) :])
         values = np.array(self.values[layer][int(first) :])
@@ -130,7 +131,7 @@ class ReferenceDecoder:
         half = self.size // 2
         angles = self.position * self._frequencies(local and self.name == "gemma3")
         turn = np.exp(1j * angles) * self._magnitude()
-        if self.name == "llama":  # its pairs lie side by side
+        if self.name in ("llama", "smollm3"):  # their pairs lie side by side
             turned = (x[:, 0::2] + 1j * x[:, 1::2]) * turn
             return np.stack([turned.real, turned.imag], axis=-1).reshape(x.shape)
         turned = (x[:, :half] + 1j * x[:, half:]) * turn

@@ -113,7 +113,7 @@ def test_five_bits_become_eight(kind):
     assert {op.node.attributes["bits"].as_int() for op in products} == {8}
 
 
-@pytest.mark.parametrize("architecture", ["qwen2", "qwen3", "gemma", "gemma2", "gemma3"])
+@pytest.mark.parametrize("architecture", ["smollm3", "qwen2", "qwen3", "gemma", "gemma2", "gemma3"])
 @pytest.mark.parametrize("kind", ["F32", "Q4_1"])
 def test_architectures(architecture, kind):
     changes = {}
@@ -121,7 +121,7 @@ def test_architectures(architecture, kind):
         changes = {"attn_logit_softcapping": 1.5, "final_logit_softcapping": 20.0}
     if architecture in ("gemma2", "gemma3"):
         changes |= {"attention__sliding_window": 4}
-    layers = 6 if architecture == "gemma3" else 2
+    layers = {"gemma3": 6, "smollm3": 5}.get(architecture, 2)
     metadata = narrow_decoder_metadata(architecture, block_count=layers, **changes)
     check(metadata, decoder_tensors(metadata, kind))
 

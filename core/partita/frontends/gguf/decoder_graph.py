@@ -175,8 +175,12 @@ class _Decoder:
         past, present = self._cache(layer)
         result = writer.value(f"{name}.attention", ("batch", "sequence", width))
         local = sizes.is_local(layer)
-        inputs = [query, key, value, *past, self._lengths, self._total, *self._rotation(local)]
+        inputs = [query, key, value, *past, self._lengths, self._total]
         attributes: dict[str, Any] = {**ATTRIBUTES} if self._is_quantized else {}
+        if sizes.is_rotated(layer):
+            inputs += self._rotation(local)
+            interleaved = int(sizes.architecture.rotary_interleaved)
+            attributes |= {"do_rotary": 1, "rotary_interleaved": interleaved}
         if sizes.attention_softcap:
             attributes["softcap"] = sizes.attention_softcap
         if local:
@@ -189,8 +193,6 @@ class _Decoder:
             num_heads=sizes.heads,
             kv_num_heads=sizes.kv_heads,
             scale=sizes.attention_scale,
-            do_rotary=1,
-            rotary_interleaved=int(sizes.architecture.rotary_interleaved),
             **attributes,
         )
         return linear(writer, result, f"{name}.attn_output", sizes.hidden, width)

@@ -46,6 +46,8 @@ class Architecture:
         logit_softcap: The same for logits.
         shares_of_all: Chosen experts have their parts of the probability of all, not of those
             chosen.
+        unrotated_every: Every so many layers, the last of them, one has no rotary embedding; 0
+            where all have it.
         shared_expert: Beside the experts that tokens choose from there is one for all, which a gate
             of its own lets through.
     """
@@ -60,10 +62,12 @@ class Architecture:
     logit_softcap: float = 0.0
     shares_of_all: bool = False
     shared_expert: bool = False
+    unrotated_every: int = 0
 
 
 ARCHITECTURES: Mapping[str, Architecture] = {
     "llama": Architecture(rotary_interleaved=True),
+    "smollm3": Architecture(rotary_interleaved=True, unrotated_every=4),
     "qwen2": Architecture(),
     "qwen3": Architecture(),
     "qwen2moe": Architecture(shares_of_all=True, shared_expert=True),
@@ -81,7 +85,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         activation="gelu", scales_embedding=True, global_every=6, local_rope_base=10000.0
     ),
 }
-"""The decoders that are read; SmolLM and Mistral files say "llama"."""
+"""The decoders that are read; files of SmolLM, SmolLM2 and Mistral say "llama"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +169,11 @@ class Hyperparameters:
         if isinstance(every, tuple):
             return every[layer]
         return every > 0 and layer % every < every - 1
+
+    def is_rotated(self, layer: int) -> bool:
+        """Whether a layer turns queries and keys by their positions."""
+        every = self.architecture.unrotated_every
+        return not every or (layer + 1) % every > 0
 
 
 def hyperparameters(file: GgufFile) -> Hyperparameters:

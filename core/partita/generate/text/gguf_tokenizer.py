@@ -37,10 +37,10 @@ _ENDS = frozenset(
         "[EOT]",
         "<eos>",
         "[EOS]",
+        "<\uff5cend\u2581of\u2581sentence\uff5c>",
         "<|fim_pad|>",
         "<|repo_name|>",
         "<|file_sep|>",
-        "<\uff5cend\u2581of\u2581sentence\uff5c>",
     )
 )
 """Tokens that end an answer in one model or another, whatever ``eos_token_id`` says.
