@@ -215,7 +215,7 @@ def test_names_of_parts(tmp_path):
 
 def test_unknown_architectures_are_named():
     message = refusal(*tiny() and ({"general.architecture": "mamba"}, {}))
-    assert "'mamba', which is not read; these are: llama, qwen2, qwen3" in message
+    assert "'mamba', which is not read; these are: llama, smollm3, qwen2" in message
     assert "architecture None" in refusal({}, {})
 
 
