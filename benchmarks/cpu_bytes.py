@@ -13,7 +13,8 @@ of 4 bits in blocks of 32 and floats else (``-int4``).
 Other models that `cpu_peers` takes are quantized as networks of images are.
 Prints medians in milliseconds (with --processor of the processors' time of the process), the ratio
 of the faster peer on the same bytes to Partita, what Partita's float32 takes, and the largest
-difference from onnxruntime as a part of the largest value.
+difference from onnxruntime as a part of the largest value; with --ir what Partita takes for
+the IR that OpenVINO makes of the model.
 """
 
 from __future__ import annotations
@@ -28,7 +29,18 @@ from typing import Any
 
 import numpy as np
 from cpu_networks import Feeds
-from cpu_peers import Clock, largest_error, load, partita_call, peer_calls, take_turns
+from cpu_peers import (
+    Call,
+    Clock,
+    Results,
+    largest_error,
+    load,
+    partita_call,
+    peer_calls,
+    take_turns,
+)
+
+import partita
 
 MODELS = ["resnet50", "resnet50-operators", "mobilenetv2", "mobilenetv2-symmetric", "encoder"]
 
@@ -112,17 +124,38 @@ class Noise:
         return self._left.pop() if self._left else None
 
 
-def measure(name: str, threads: int, rounds: int, clock: Clock) -> None:
+def call_of_ir(model: bytes, feeds: Feeds, threads: int) -> tuple[Call, Results]:
+    """Partita's call of the IR that OpenVINO makes of a model, and its outputs."""
+    import openvino
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.xml"
+        openvino.save_model(openvino.Core().read_model(model), path, compress_to_fp16=False)
+        core = partita.Core()
+        compiled = core.compile_model(path, "CPU", {"INFERENCE_NUM_THREADS": threads})
+        request = compiled.create_infer_request()
+        for name, array in feeds.items():
+            request.set_tensor(name, partita.Tensor(array))
+        request.infer()
+    outputs = range(len(compiled.outputs))
+    return request.infer, [np.array(request.get_output_tensor(i).data) for i in outputs]
+
+
+def measure(name: str, threads: int, rounds: int, clock: Clock, as_ir: bool) -> None:
     """Prints the line of a model, whose calls are timed by a clock."""
     model, floats, feeds = quantized(name)
     made, refused = peer_calls(model, feeds, threads)
     made["ours"] = partita_call(model, feeds, threads, {})
     made["ours f32"] = partita_call(floats, feeds, threads, {})
+    if as_ir:
+        made["ours ir"] = call_of_ir(model, feeds, threads)
     error = largest_error(made["ours"][1], made["ort"][1])
     taken = take_turns({label: call for label, (call, _) in made.items()}, rounds, clock)
     ratio = min(taken["ort"], taken.get("ov", math.inf)) / taken["ours"]
     columns = [f"{taken.get(label, math.nan):9.3f}" for label in ("ort", "ov", "ours", "ours f32")]
-    print(f"{name:24}", *columns, f"{ratio:8.2f}", f"{error:9.1e}", refused, flush=True)
+    columns += [f"{ratio:8.2f}", f"{error:9.1e}"]
+    columns += [f"{taken['ours ir']:9.3f}"] if as_ir else []
+    print(f"{name:24}", *columns, refused, flush=True)
 
 
 def main() -> None:
@@ -132,13 +165,16 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--processor", action="store_true", help="time of the processors")
+    parser.add_argument("--ir", action="store_true", help="OpenVINO's IR of each model, too")
     arguments = parser.parse_args()
     clock = time.process_time if arguments.processor else time.perf_counter
     heads = ["ort", "ov", "ours", "ours f32", "ratio", "error"]
     widths = [9, 9, 9, 9, 8, 9]
+    if arguments.ir:
+        heads, widths = [*heads, "ours ir"], [*widths, 9]
     print(f"{'ms':24}", *(f"{h:>{w}}" for h, w in zip(heads, widths, strict=True)), flush=True)
     for name in arguments.models:
-        measure(name, arguments.threads, arguments.rounds, clock)
+        measure(name, arguments.threads, arguments.rounds, clock, arguments.ir)
 
 
 if __name__ == "__main__":

@@ -175,6 +175,19 @@ def test_fake_quantization():
     near(found, np.round((np.clip(A, -1, 1) + 1) / 2 * 4) / 4 * 2)
 
 
+@pytest.mark.parametrize("low", [0, -1.28, -1.2749])
+@pytest.mark.parametrize("to_low", [None, 0, -128])
+def test_fake_quantization_to_bytes(low, to_low):
+    """On a grid that has 0 it is QuantizeLinear and DequantizeLinear; -1.2749 has none."""
+    low, to_low = np.float32(low), np.float32(low if to_low is None else to_low)
+    high = np.float32(low + 2.55)
+    to_high = np.float32(to_low + (2.55 if to_low == low else 255))
+    bounds = [low, high, to_low, to_high]
+    found = single("FakeQuantize", [A, *bounds], constants=(1, 2, 3, 4), levels="256")[0]
+    steps = np.round((np.clip(A.astype(np.float64), low, high) - low) / (high - low) * 255)
+    near(found, steps / 255 * (to_high - to_low) + to_low)
+
+
 @pytest.mark.parametrize(
     ("masks", "expected"),
     [

@@ -18,6 +18,7 @@ from partita.lowering.fusion.quantized.bounds import put_bounds_behind
 from partita.lowering.fusion.quantized.flow import fuse_quantized_flow
 from partita.lowering.fusion.quantized.joined import join_levels
 from partita.lowering.fusion.quantized.products import fuse_quantized
+from partita.lowering.fusion.quantized.spelled import name_dequantizations
 from partita.lowering.fusion.quantized.tables import tabulate_levels
 from partita.lowering.fusion.quantized.unsigned import make_unsigned
 from partita.lowering.fusion.rewriting import PASSES, Accepts, Pass, Rewriter, Shapes
@@ -70,6 +71,7 @@ def fuse_levels(graph: Graph, accepts: Accepts | None = None) -> None:
 
     To be run before constants are folded, since dequantized weights are constants.
     """
+    name_dequantizations(graph)
     make_unsigned(graph)
     put_blocks(graph, accepts or _all)
     join_levels(graph, accepts or _all)

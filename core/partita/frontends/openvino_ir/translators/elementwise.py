@@ -225,6 +225,10 @@ def prelu(at: Site) -> ir.Value:
 def fake_quantize(at: Site) -> ir.Value:
     """Rounds to a number of levels between bounds, and maps these to other bounds."""
     x, low, high, to_low, to_high = at.inputs
+    of_bytes = _byte_grids(at)
+    if of_bytes is not None:
+        first, second = ([at.const(number) for number in grid] for grid in of_bytes)
+        return at.emit("DequantizeLinear", at.emit("QuantizeLinear", x, *first), *second)
     steps = at.like(at.integer("levels") - 1)
     lower, upper = at.emit("Min", low, high), at.emit("Max", low, high)
     inside = at.emit("Min", at.emit("Max", x, lower), upper)
@@ -232,3 +236,27 @@ def fake_quantize(at: Site) -> ir.Value:
     level = at.emit("Div", at.emit("Round", at.emit("Mul", share, steps)), steps)
     spread = at.emit("Mul", level, at.emit("Sub", to_high, to_low))
     return at.emit("Add", spread, to_low)
+
+
+_OFF_GRID = 1e-3
+"""So much of a step may 0 be from a level of bytes."""
+
+
+def _byte_grids(at: Site) -> list[tuple[np.float32, np.uint8]] | None:
+    """Scales and levels of 0 of both bounds of a FakeQuantize, if bytes are its levels."""
+    bounds = [at.constant(index) for index in range(1, 5)]
+    if at.integer("levels") != 256 or at.constant(0) is not None:
+        return None
+    grids = []
+    for low, high in (bounds[:2], bounds[2:]):
+        if low is None or high is None or low.size * high.size != 1 or low.dtype != np.float32:
+            return None
+        scale = (float(high.item()) - float(low.item())) / 255
+        if not 0 < scale < np.inf:
+            return None
+        zero = -float(low.item()) / scale
+        level = round(zero) if abs(zero) < 256 else -1
+        if not (0 <= level <= 255 and abs(zero - level) <= _OFF_GRID):
+            return None
+        grids.append((np.float32(scale), np.uint8(level)))
+    return grids
