@@ -125,7 +125,7 @@ PASSES = (
         "Volumes",
         lambda graph, shapes, _: Volumes(graph, shapes).run(),
         "As Sequences.",
-        after=("add_images_apart", "merge_factors"),
+        after=("merge_factors",),
     ),
     CpuPass(
         "channels_last",
@@ -154,8 +154,9 @@ PASSES = (
     CpuPass(
         "write_in_place",
         lambda graph, shapes, _: write_in_place(graph),
-        "A buffer has the element type of the images in it, which keep_halves chooses.",
-        after=("channels_last", "keep_halves"),
+        "A buffer has the element type of the images in it, which keep_halves chooses; images that "
+        "convolutions scale themselves need none.",
+        after=("channels_last", "fuse_input_scale", "keep_halves"),
     ),
     CpuPass(
         "join_separable",

@@ -50,8 +50,9 @@ from partita_cpu.jit.dispatch import available
 from partita_cpu.kernels.movement.expected_sizes import emit_expected
 from partita_cpu.kernels.movement.strided_copy import copied
 from partita_cpu.kernels.operator_table import TABLE, emitter_for
-from partita_cpu.passes.nhwc import REORDERS, ports_to_lay_out, with_layouts
+from partita_cpu.passes.nhwc import REORDERS
 from partita_cpu.passes.pipeline import prepare, refine
+from partita_cpu.passes.port_layouts import ports_to_lay_out, with_layouts
 from partita_cpu.properties import CpuProperties
 from partita_cpu.query import verdict
 from partita_cpu.runtime.bound_call import CpuBoundCall, ValueBoundCall, failure
