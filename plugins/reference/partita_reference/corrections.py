@@ -22,9 +22,10 @@ from onnx.reference.ops.op_scatter_elements import ScatterElements
 
 from partita.lowering.corrected_reference import corrected_for as corrected_with
 from partita_reference.control_flow import Loop, Scan
-from partita_reference.decision_trees import DECISION_TREES
 from partita_reference.decoder import DECODER
 from partita_reference.empty_batches import EMPTY_BATCHES, no_loss
+from partita_reference.machine_learning.decision_trees import DECISION_TREES
+from partita_reference.machine_learning.vector_machines import SVMClassifier
 from partita_reference.mixture import MIXTURES
 from partita_reference.quantization import (
     ConvInteger,
@@ -45,7 +46,6 @@ from partita_reference.texts.operators import (
     StringSplit,
     TfIdfVectorizer,
 )
-from partita_reference.vector_machines import SVMClassifier
 
 MOST_SAMPLES = 1 << 22
 """Samples of an image that are taken so."""
