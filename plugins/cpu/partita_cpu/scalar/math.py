@@ -334,9 +334,10 @@ def _sine_of_turns(r: Any, turns: Any) -> Any:
 
 @register_jitable
 def sine_below_limit(x: Any) -> Any:
-    """sin(x) in float32 for |x| <= SINE_LIMIT."""
+    """sin(x) in float32 for |x| <= SINE_LIMIT; zeros keep their sign."""
     r, turns = _quarter_turns(x)
-    return _sine_of_turns(r, turns)
+    result = _sine_of_turns(r, turns)
+    return x if x == np.float32(0) else result
 
 
 @register_jitable

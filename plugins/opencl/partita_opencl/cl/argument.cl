@@ -1,5 +1,6 @@
 // Position of the largest or smallest element along the middle of (outer, depth, inner), the first
-// or the last one among equals.
+// or the last one among equals. NaN is passed over, unless it is the first element: that is the
+// result then, as where one element is compared after the other.
 //
 // Options: T type of elements in registers, SMALLEST (else the largest), LAST, ITEMS (a power of two)
 
@@ -17,10 +18,13 @@
 
 typedef struct { T value; int at; } Best;
 
+// Whether an element is none of those that are compared.
+#define PASSED_OVER(e) ((e).value != (e).value && (e).at > 0)
+
 // The better of two, where position a.at < b.at does not have to hold.
 Best better_of(const Best a, const Best b) {
-  if (b.at < 0) return a;
-  if (a.at < 0) return b;
+  if (b.at < 0 || PASSED_OVER(b) || a.value != a.value) return a;
+  if (a.at < 0 || b.value != b.value) return b;
   if (BETTER(a.value, b.value)) return a;
   if (BETTER(b.value, a.value)) return b;
 #ifdef LAST

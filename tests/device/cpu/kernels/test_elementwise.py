@@ -73,6 +73,14 @@ def test_huge_arguments_of_sine_and_cosine(op_type):
     np.testing.assert_allclose(y, exact, atol=2e-7)
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_sine_keeps_the_sign_of_zero(dtype):
+    x = np.tile(np.array([-0.0, 0.0], dtype), 20)
+    (y,) = run_ours("Sin", [x])
+    np.testing.assert_array_equal(y, x)
+    np.testing.assert_array_equal(np.signbit(y), np.signbit(x))
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_tests_for_nan_and_infinity(dtype):
     x = np.array([1, np.nan, np.inf, -np.inf, 0], dtype)

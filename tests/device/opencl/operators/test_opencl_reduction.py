@@ -127,6 +127,27 @@ def test_argmax_on_floats():
     check_single("ArgMax", [floats(6, 999)], {"axis": -1})
 
 
+@pytest.mark.parametrize("op_type", ["ArgMax", "ArgMin"])
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("last", [0, 1])
+def test_positions_of_extremes_beside_nan(op_type, axis, last):
+    """A NaN between others hid the extreme of those that other work items had compared."""
+    x = floats(40, 40)
+    x[:, 1::5] = x[3::7] = np.nan
+    x[0, :3], x[:3, 0] = [1, np.nan, 2], [1, np.nan, 2]
+    attrs = {"axis": axis, "select_last_index": last, "keepdims": 0}
+    model, feeds = single(op_type, [x], attrs)
+    found = compiled(model).infer_new_request(feeds)[0]
+    sign = 1 if op_type == "ArgMax" else -1
+    due = []
+    for row in sign * (x if axis else x.T):
+        at = 0
+        for place, number in enumerate(row):
+            at = place if number > row[at] or (last and number == row[at]) else at
+        due.append(at)
+    np.testing.assert_array_equal(found, due)
+
+
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("op_type", ["Softmax", "LogSoftmax"])
 @pytest.mark.parametrize("axis", [0, 1, -1])
