@@ -483,6 +483,43 @@ def detector(size: int = 640, symbols: Sequence[str] = ()) -> tuple[bytes, Feeds
     return with_symbols(model, dict(enumerate(symbols, 2))), feeds
 
 
+def forest(
+    trees: int = 100, depth: int = 12, rows: int = 256, width: int = 20
+) -> tuple[bytes, Feeds]:
+    """A regression by trees whose branches end at random, as scikit-learn's converter writes it."""
+    rng = np.random.default_rng(0)
+    nodes: list[tuple[int, int, int, float, str, int, int]] = []
+    leaves: list[tuple[int, int]] = []
+    for tree in range(trees):
+        waiting, count = [(0, 0)], 1
+        while waiting:
+            node, level = waiting.pop()
+            if level == depth or (level > 4 and rng.random() < 0.2):
+                nodes.append((tree, node, 0, 0.0, "LEAF", 0, 0))
+                leaves.append((tree, node))
+                continue
+            feature, limit = int(rng.integers(width)), float(rng.standard_normal() / 2)
+            nodes.append((tree, node, feature, limit, "BRANCH_LEQ", count, count + 1))
+            waiting += [(count, level + 1), (count + 1, level + 1)]
+            count += 2
+    names = ["treeids", "nodeids", "featureids", "values", "modes", "truenodeids", "falsenodeids"]
+    told = {
+        f"nodes_{name}": items for name, items in zip(names, zip(*nodes, strict=True), strict=True)
+    }
+    node = helper.make_node(
+        "TreeEnsembleRegressor", ["x"], ["y"], domain="ai.onnx.ml", n_targets=1,
+        target_treeids=[tree for tree, _ in leaves], target_nodeids=[leaf for _, leaf in leaves],
+        target_weights=rng.standard_normal(len(leaves)).tolist(), target_ids=[0] * len(leaves),
+        **told,
+    )  # fmt: skip
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [rows, size])
+            for name, size in (("x", width), ("y", 1))]  # fmt: skip
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    graph = helper.make_graph([node], "forest", ends[:1], ends[1:])
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    return model.SerializeToString(), {"x": rng.standard_normal((rows, width)).astype(np.float32)}
+
+
 BUILT: dict[str, Callable[[], tuple[bytes, Feeds]]] = {
     "resnet50": resnet50,
     "inception_v3": inception_v3,
@@ -501,3 +538,6 @@ BUILT: dict[str, Callable[[], tuple[bytes, Feeds]]] = {
     "unet": unet,
     "unet_overlapping": unet_overlapping,
 }
+
+OTHERS: dict[str, Callable[[], tuple[bytes, Feeds]]] = {"forest": forest}
+"""Models that are no networks, and that not every engine takes."""

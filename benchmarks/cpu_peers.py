@@ -3,10 +3,10 @@
     python benchmarks/cpu_peers.py [--threads 2] [--rounds 12] [--busy] [--default] [--processor]
         [model ...]
 
-Models: those of `cpu_networks` (random weights), and all names that `partita benchmark` takes
-(zoo:magika, light:squeezenet), files with the sizes of the first input where these are open
-(detector.onnx@1x3x640x640). Every contestant gets its best way in and out: onnxruntime an
-io_binding, OpenVINO and Partita a request whose tensors are set once.
+Models: those of `cpu_networks` (random weights; `forest` is one of decision trees), and all names
+that `partita benchmark` takes (zoo:magika, light:squeezenet), files with the sizes of the first
+input where these are open (detector.onnx@1x3x640x640). Every contestant gets its best way in and
+out: onnxruntime an io_binding, OpenVINO and Partita a request whose tensors are set once.
 A turn is a few calls after a pause, so that threads that still spin do not disturb the next one.
 Prints the median of all calls in milliseconds, and for Partita the ratio to the peer of its class:
 f32 (strict: EXECUTION_MODE_HINT=ACCURACY) and mixed (PERFORMANCE, the default, which lets AMX
@@ -31,7 +31,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from cpu_networks import BUILT, Feeds
+from cpu_networks import BUILT, OTHERS, Feeds
 
 import partita
 
@@ -45,8 +45,8 @@ CALLS_PER_TURN = 6
 
 def load(name: str) -> tuple[bytes, Feeds]:
     """The model and an input."""
-    if name in BUILT:
-        return BUILT[name]()
+    if name in (built := BUILT | OTHERS):
+        return built[name]()
     from models import cases
 
     case = next(iter(cases([name])))
