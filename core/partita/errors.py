@@ -224,9 +224,14 @@ def raised_as(
         since = itertools.takewhile(lambda one: one is not before, causes(error, meanwhile=True))
         if any(isinstance(one, KeyboardInterrupt) for one in since):
             raise KeyboardInterrupt from error
-        if isinstance(error, passing) and message_of(error) is not None:
+        if isinstance(error, passing) and message_of(error):
             raise
         raise kind(f"{what}: {in_words(error)}") from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # an application's own interruption, or a plugin's panic
+        error.add_note(what)
+        raise
 
 
 def causes(error: BaseException, meanwhile: bool = False) -> Iterator[BaseException]:
@@ -263,7 +268,7 @@ def in_words(error: BaseException) -> str:
     message = message_of(error)
     if message is None:
         return f"{type(error).__name__}, whose message cannot be told"
-    if isinstance(error, PartitaError):
+    if isinstance(error, PartitaError) and message:
         return message
     advice = ""
     if is_thread_refused(error):

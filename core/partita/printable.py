@@ -39,6 +39,20 @@ def printable_lines(text: str) -> str:
     return _LINES.sub(_spelled, text)
 
 
+def is_encodable(text: str) -> bool:
+    r"""Whether UTF-8 has all of a text: halves of characters are in none.
+
+    Example:
+        >>> is_encodable("ä"), is_encodable("\udcff")
+        (True, False)
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def html_text(text: str) -> str:
     r"""Text for a page: control characters spelled out, what is markup escaped.
 

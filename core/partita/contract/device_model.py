@@ -19,7 +19,7 @@ from partita.errors import (
     raised_as,
     wrong_answer,
 )
-from partita.printable import shown
+from partita.printable import is_encodable, shown
 from partita.properties.values import check_name
 from partita.tensors.allocation import host_zeros
 from partita.tensors.host import HOST
@@ -37,6 +37,9 @@ Dims = tuple[int | str | None, ...]
 
 MOST_REQUESTS = 1 << 16
 """A device that wants more requests at the same time is mistaken."""
+
+MOST_SCRATCH = 1 << 44
+"""A device that wants more bytes to work in is mistaken."""
 
 
 class DeviceModel(abc.ABC):
@@ -298,6 +301,10 @@ def exported_state(model: DeviceModel) -> Mapping[str, Array]:
         found = type(state).__name__
         raise PluginError(f"{what}: export_state gave {found}; expected arrays by name.")
     for name, array in state.items():
+        if not (isinstance(name, str) and is_encodable(name)):
+            raise PluginError(
+                f"{what}: export_state named an array {shown(name)}; expected a text."
+            )
         if np.asarray(array).dtype.hasobject:
             found = type(array).__name__
             raise PluginError(f"{what}: {name!r} is {found}; expected an array of numbers.")
@@ -335,6 +342,20 @@ def _may_be_alike(one: Dims | None, other: Dims | None) -> bool:
     return len(one) == len(other) and all(
         a == b or not (isinstance(a, int) and isinstance(b, int)) for a, b in pairs
     )
+
+
+def scratch_bytes_of(model: DeviceModel) -> int:
+    """What a compiled model's ``scratch_bytes`` gives.
+
+    Raises:
+        PluginError: It failed, or gave something else than a number of bytes.
+    """
+    with raised_as(PluginError, f"Device '{model.device}' failed to answer scratch_bytes"):
+        found = model.scratch_bytes
+    if isinstance(found, Integral) and 0 <= found <= MOST_SCRATCH:
+        return int(found)
+    expected = f"a whole number from 0 to {MOST_SCRATCH}"
+    raise wrong_answer(model.device, "scratch_bytes", found, expected)
 
 
 def requests_at_once(model: DeviceModel) -> int:

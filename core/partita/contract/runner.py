@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from partita.contract.execution import Execution
-from partita.errors import BoundCallEndedError
+from partita.contract.profiling import ProfilingInfo
+from partita.errors import BoundCallEndedError, InferError, raised_as, wrong_answer
 
 if TYPE_CHECKING:
     from partita.contract.bound_call import BoundCall
-    from partita.contract.profiling import DeviceSpan, ProfilingInfo
+    from partita.contract.profiling import DeviceSpan
     from partita.tensors.tensor import Tensor
 
 
@@ -101,6 +102,37 @@ class Runner(abc.ABC):
 
     def close(self) -> None:  # noqa: B027  # optional
         """(optional) Frees what the runner holds (defaults to nothing)."""
+
+
+def counters_of(runner: Runner, device: str) -> Sequence[ProfilingInfo]:
+    """What a runner has counted in its last run.
+
+    Raises:
+        InferError: It failed.
+        PluginError: It gave something else.
+    """
+    with raised_as(InferError, f"Device '{device}' failed to tell what it has measured"):
+        found = runner.profiling_info()
+    are_counters = isinstance(found, Sequence) and all(
+        isinstance(info, ProfilingInfo) for info in found
+    )
+    if not are_counters:
+        raise wrong_answer(device, "profiling_info", found, "a list of ProfilingInfo")
+    return found
+
+
+def execution_of(runner: Runner, device: str) -> Execution:
+    """How a runner executed its last run.
+
+    Raises:
+        InferError: It failed.
+        PluginError: It gave something else.
+    """
+    with raised_as(InferError, f"Device '{device}' failed to explain how it has run"):
+        found = runner.explain_execution()
+    if not isinstance(found, Execution):
+        raise wrong_answer(device, "explain_execution", found, "an Execution")
+    return found
 
 
 def run_into(runner: Runner, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from partita.contract.device_plugin import API_VERSION, DeviceInfo, DevicePlugin
 from partita.devices.device_string import is_device_id, is_device_name, join
@@ -104,4 +104,34 @@ def describe(plugin: DevicePlugin, device_id: str) -> DeviceInfo:
         raise DeviceUnavailableError(
             f"{what}: device_info returned {found}; expected a DeviceInfo."
         )
+    for field, (expected, fits) in _EXPECTED.items():
+        value = getattr(info, field)
+        if not fits(value):
+            asked = f"{field} of device_info"
+            raise wrong_answer(plugin.device_name, asked, value, expected, DeviceUnavailableError)
     return info
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_bytes_or_none(value: object) -> bool:
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    return value is None or (is_number and 0 <= value < _MOST_BYTES)  # type: ignore[operator]
+
+
+def _are_texts_by_name(value: object) -> bool:
+    return isinstance(value, Mapping) and all(
+        isinstance(name, str) and isinstance(text, str) for name, text in value.items()
+    )
+
+
+_MOST_BYTES = 1 << 63
+_EXPECTED: Mapping[str, tuple[str, Callable[[object], bool]]] = {
+    **dict.fromkeys(("device", "full_name", "kind", "driver"), ("a text", _is_text)),
+    "memory": ("the name of a memory", _is_text),
+    "memory_bytes": ("a number of bytes, or None", _is_bytes_or_none),
+    "details": ("a dict from names to texts", _are_texts_by_name),
+}
+"""By field of a DeviceInfo what is expected, for a message, and whether a value is that."""

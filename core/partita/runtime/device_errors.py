@@ -41,7 +41,7 @@ def raise_naming_device(
             f"Device '{compiled.device}' cannot compute these inputs: "
             f"{in_words(error)}{inputs.unequal_sizes()}"
         ) from error
-    if isinstance(error, PartitaError) and message_of(error) is not None:
+    if isinstance(error, PartitaError) and message_of(error):
         raise error
     if isinstance(error, MemoryError):
         reason = in_words(error).removeprefix("MemoryError: ")

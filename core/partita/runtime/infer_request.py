@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from partita.contract.execution import Execution
 from partita.contract.profiling import DeviceSpan, ProfilingInfo
+from partita.contract.runner import counters_of, execution_of
 from partita.errors import (
     PLUGIN_FAILURES,
     BoundCallEndedError,
@@ -217,8 +218,7 @@ class InferRequest(RequestTensors):
 
     def get_profiling_info(self) -> Sequence[ProfilingInfo]:
         """Counters of the last run; empty unless PERF_COUNT is set."""
-        with self._blamed("tell what it has measured"):
-            return self.runner.profiling_info()
+        return counters_of(self.runner, self.compiled_model.device)
 
     @property
     def profiling_info(self) -> Sequence[ProfilingInfo]:
@@ -235,8 +235,7 @@ class InferRequest(RequestTensors):
 
     def explain_execution(self) -> Execution:
         """How the last run was executed: kernels, bound calls, transfers and their memory."""
-        with self._blamed("explain how it has run"):
-            return self.runner.explain_execution()
+        return execution_of(self.runner, self.compiled_model.device)
 
     def get_compiled_model(self) -> CompiledFacts:
         """The compiled model (OpenVINO's spelling)."""

@@ -14,7 +14,16 @@ from partita.devices.device_string import join
 from partita.devices.plugin_checks import describe
 from partita.devices.registry import Registry
 from partita.devices.settings import Settings
-from partita.errors import CompileError, DeviceError, PluginError, raised_as, shown, wrong_answer
+from partita.errors import (
+    CompileError,
+    DeviceError,
+    InferError,
+    PluginError,
+    raised_as,
+    shown,
+    wrong_answer,
+)
+from partita.printable import is_encodable
 from partita.properties.values import Config
 
 if TYPE_CHECKING:
@@ -162,12 +171,22 @@ class PluginCore:
     def can_share(self, device: str, memory: str) -> bool:
         """Whether a device reads tensors of a memory in place."""
         named = self.registry.resolve(device)
-        return named.plugin.can_share(memory, named.ids[0])
+        with raised_as(PluginError, f"Device '{named.device}' failed to answer can_share"):
+            return bool(named.plugin.can_share(memory, named.ids[0]))
 
     def transfer_to(self, device: str, tensor: Tensor) -> Tensor:
         """Brings a tensor into a device's memory."""
         named = self.registry.resolve(device)
-        return named.plugin.transfer_to(tensor, named.ids[0])
+        from partita.tensors.tensor import Tensor as AnyTensor
+
+        what = f"Device '{named.device}' failed to take over a tensor"
+        with raised_as(InferError, what):
+            taken = named.plugin.transfer_to(tensor, named.ids[0])
+        if not isinstance(taken, AnyTensor):
+            raise wrong_answer(named.device, "transfer_to", taken, "a tensor")
+        if (taken.shape, taken.dtype) != (tensor.shape, tensor.dtype):
+            raise PluginError(f"{what}: it made {taken!r} of {tensor!r}. Tell its author.")
+        return taken
 
     def host_memory(self, device: str, nbytes: int) -> np.ndarray[Any, Any] | None:
         """Host memory that a device copies from and to quickly; ``None`` if any will do."""
@@ -183,8 +202,8 @@ def identity_with(plugin: DevicePlugin, properties: DeviceProperties) -> str:
     """
     with raised_as(PluginError, f"Device '{plugin.device_name}' failed to give its identity"):
         answer = plugin.identity(properties)
-    if not isinstance(answer, str):
-        raise wrong_answer(plugin.device_name, "identity", answer, "a text")
+    if not (isinstance(answer, str) and is_encodable(answer)):
+        raise wrong_answer(plugin.device_name, "identity", answer, "a text in Unicode")
     return answer
 
 

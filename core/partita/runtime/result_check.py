@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 
+from partita.errors import PLUGIN_FAILURES, in_words, shown
 from partita.model.expected_shapes import ExpectedShapes, Shape
 from partita.model.model import Port, is_static
-from partita.tensors.tensor import HostTensor, Tensor
+from partita.tensors.tensor import HOST, HostTensor, Tensor
 
 _MOST = 256
 """Sets of input shapes of which it is known which results are right; the oldest go first."""
@@ -79,6 +81,8 @@ class ResultCheck:
         for port, tensor in zip(ports, results, strict=True):
             if not isinstance(tensor, Tensor):
                 return f"returned {type(tensor).__name__} for '{port.name}'; expected a tensor"
+            if fault := _fault_of(tensor):
+                return f"returned as '{port.name}' a tensor {fault}"
             # Not "in (None, ...)": numpy's float64 is equal to None.
             wrong_type = port.dtype is not None and port.dtype != tensor.dtype
             if wrong_type or not self._fits(port, tensor.shape, shapes, sizes):
@@ -111,6 +115,30 @@ class ResultCheck:
             elif want is not None and sizes.get(want, have) != have:
                 doubtful = True
         return not doubtful or self._due.infer(port.name, shapes) in (None, shape)
+
+
+def _fault_of(tensor: Tensor) -> str:
+    """What cannot be true of a tensor of a plugin's own class; or nothing."""
+    if type(tensor) is HostTensor:
+        return ""
+    try:
+        shape, dtype, memory = tensor.shape, tensor.dtype, tensor.memory
+        if not (isinstance(shape, tuple) and all(isinstance(n, Integral) for n in shape)):
+            return f"whose shape is {shown(shape)}; expected a tuple of sizes"
+        if not isinstance(dtype, np.dtype):
+            return f"whose dtype is {shown(dtype)}; expected one of numpy's"
+        if not isinstance(memory, str):
+            return f"whose memory is {shown(memory)}; expected the name of one"
+        if memory != HOST or tensor.layout is not None:
+            return ""
+        array = tensor.numpy()
+    except PLUGIN_FAILURES as error:
+        return f"that cannot be looked at: {in_words(error)}"
+    if not isinstance(array, np.ndarray):
+        return f"whose elements are {shown(array)}; expected an array"
+    if (array.shape, array.dtype) != (shape, dtype):
+        return f"of {dtype}{list(shape)} whose elements are {array.dtype}{list(array.shape)}"
+    return ""
 
 
 def specs_of(tensors: Sequence[Tensor]) -> tuple[Spec, ...]:

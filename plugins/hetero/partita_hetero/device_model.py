@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from partita.contract.device_model import DeviceModel
+from partita.contract.device_model import DeviceModel, requests_at_once
 from partita.contract.explanation import Explanation
 from partita.contract.runner import Runner
+from partita.errors import PluginError, raised_as
 from partita.model.model import Port
+from partita.runtime.binding.input_copies import host_array
 from partita.tensors.tensor import Tensor
 from partita_hetero.compile.executable import Assembly
 from partita_hetero.compile.in_place import InPlacePair, in_place_pairs
@@ -131,7 +133,7 @@ class HeteroModel(DeviceModel):
         """As the device of an assembly's first submodel has it, which reads inputs."""
         if not assembly.compiled:
             return super().host_array(shape, dtype)
-        return assembly.compiled[0].host_array(shape, dtype)
+        return host_array(assembly.compiled[0], shape, dtype)
 
     def _pairs(self, assembly: Assembly) -> list[InPlacePair]:
         return in_place_pairs(assembly, len(self.inputs))
@@ -170,8 +172,13 @@ class HeteroModel(DeviceModel):
         of_device: dict[str, dict[str, Any]] = {}
         for submodel, device_model in self._submodels():
             if submodel.device not in of_device:
-                keys = device_model.get_property("SUPPORTED_PROPERTIES")
-                of_device[submodel.device] = {key: device_model.get_property(key) for key in keys}
+                with raised_as(
+                    PluginError, f"Device '{submodel.device}' failed to answer get_property"
+                ):
+                    keys = device_model.get_property("SUPPORTED_PROPERTIES")
+                    of_device[submodel.device] = {
+                        key: device_model.get_property(key) for key in keys
+                    }
         return {
             "HETERO_NUMBER_OF_SUBMODELS": len(self.assembly.submodels),
             "HETERO_NUMBER_OF_REPLICAS": 1 + len(self.assembly.replicas),
@@ -240,6 +247,6 @@ def _requests_at_once(assembly: Assembly) -> int:
     """What the devices of an assembly take at the same time."""
     most: dict[str, int] = {}
     for submodel, device_model in zip(assembly.submodels, assembly.compiled, strict=True):
-        count = device_model.optimal_number_of_infer_requests
+        count = requests_at_once(device_model)
         most[submodel.device] = max(count, most.get(submodel.device, 1))
     return max(1, sum(most.values()))

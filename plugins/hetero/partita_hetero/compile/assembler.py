@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from partita.contract.device_model import DeviceModel
+from partita.contract.device_model import DeviceModel, requests_at_once
 from partita.contract.explanation import Explanation
 from partita.contract.query import QueryResult
 from partita.model.model import Model
@@ -121,7 +121,7 @@ def _schedule(
     device_of = {submodel.number: submodel.device for submodel in submodels}
     capacity: dict[str, int] = {}
     for submodel, device_model in zip(submodels, compiled, strict=True):
-        room = max(1, device_model.optimal_number_of_infer_requests)
+        room = requests_at_once(device_model)
         capacity[submodel.device] = min(room, capacity.get(submodel.device, room))
     devices = {
         index: device_of[step.submodel]

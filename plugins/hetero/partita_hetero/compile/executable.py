@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from partita.contract.core_api import CoreAPI
-from partita.contract.device_model import DeviceModel
+from partita.contract.device_model import DeviceModel, scratch_bytes_of
 from partita.contract.explanation import Explanation
 from partita.errors import PLUGIN_FAILURES, in_words
 from partita.lowering import memory_plan
@@ -120,7 +120,7 @@ class Assembly:
                 that has room for one.
         """
         needed = {
-            submodel.number: device_model.scratch_bytes
+            submodel.number: scratch_bytes_of(device_model)
             for submodel, device_model in zip(self.submodels, self.compiled, strict=True)
         }
         steps: dict[str, list[int]] = {}

@@ -10,6 +10,7 @@ import numpy as np
 from partita.contract.bound_call import BoundCall
 from partita.contract.execution import Execution
 from partita.contract.profiling import DeviceSpan, ProfilingInfo
+from partita.contract.runner import counters_of
 from partita.errors import PLUGIN_FAILURES, InferCancelledError
 from partita.tensors.tensor import HOST, Tensor
 from partita_hetero.compile.executable import Assembly
@@ -259,7 +260,10 @@ class BoundRequest:
 
     def counters(self) -> dict[int, Sequence[ProfilingInfo]]:
         """The devices' own counters of the last run, by submodel."""
-        return {number: runner.profiling_info() for number, runner in self._steps.runners.items()}
+        return {
+            number: counters_of(runner, self._steps.submodels[number].device)
+            for number, runner in self._steps.runners.items()
+        }
 
     def profiling_info(self) -> Sequence[ProfilingInfo]:
         """Counters of all submodels that keep any, and of the Permute steps if HETERO counts."""

@@ -11,7 +11,7 @@ import numpy as np
 from partita.contract.bound_call import BoundCall
 from partita.contract.device_model import DeviceModel, new_runner
 from partita.contract.execution import ExecutedStep, Execution, MemoryRange
-from partita.contract.runner import Runner
+from partita.contract.runner import Runner, execution_of
 from partita.errors import PLUGIN_FAILURES, InferCancelledError, in_words
 from partita.tensors.tensor import HostTensor
 from partita_hetero.compile.executable import Assembly
@@ -227,7 +227,10 @@ class StepRunner:
             else:
                 name, how = step.name, step.kind
             steps.append(ExecutedStep(name, how, writes=writes))
-        submodels = {number: runner.explain_execution() for number, runner in self.runners.items()}
+        submodels = {
+            number: execution_of(runner, self.submodels[number].device)
+            for number, runner in self.runners.items()
+        }
         return Execution(tuple(steps), submodels=submodels)
 
 
