@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 import partita
 
 RNG = np.random.default_rng(5)
-PRODUCTS = {"multiply_bytes", "convolve_lines", "slide_lines", "slide_bytes"}
+PRODUCTS = {"multiply_bytes", "convolve_lines", "slide_lines", "slide_bytes", "requantize"}
 
 
 class Graph:
