@@ -93,6 +93,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if is_process and signal.getsignal(signal.SIGINT) in handlers:
         signal.signal(signal.SIGINT, _end)  # in the background of a shell it stays ignored
         sys.unraisablehook = _interrupted_later
+    if is_process:
+        _occupy_standard_streams()
     _make_writable()
     try:
         return _guarded(argv)
@@ -259,13 +261,23 @@ def _interrupt(raised: int) -> None:
         time.sleep(0.1)
 
 
-def _make_writable() -> None:
-    """Lets results go to a closed stdout, and to one whose encoding lacks some letters."""
-    if sys.stdout is None:
-        import io
+def _occupy_standard_streams() -> None:
+    """Opens closed ones on nothing: the next file would get their number, and all messages."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
 
-        sys.stdout = io.StringIO()  # nobody reads it
-    elif hasattr(sys.stdout, "reconfigure"):
+
+def _make_writable() -> None:
+    """Lets text go to closed streams, and results to one whose encoding lacks some letters."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            import io
+
+            setattr(sys, name, io.StringIO())  # nobody reads it
+    if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")
 
 

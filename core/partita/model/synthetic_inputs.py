@@ -6,6 +6,8 @@ looked through, so that a sampling rate is found even where it is reshaped befor
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -210,6 +212,10 @@ _RULES: Mapping[tuple[str, int], Callable[[_Read], Answer]] = {
 """Operator and which of its inputs, to what that input may hold."""
 
 
+_WIDEST = 16
+"""Bytes of an element of the widest type."""
+
+
 def random_array(port: Port, generator: np.random.Generator) -> Array:
     """Made-up elements for an input: normal numbers; 0 and 1 where integers are mostly indices.
 
@@ -218,9 +224,11 @@ def random_array(port: Port, generator: np.random.Generator) -> Array:
         generator: Where they come from.
 
     Raises:
-        InputError: The input is no tensor, or of unknown rank.
+        InputError: The input is no tensor, of unknown rank, or larger than memory can be.
     """
     shape, dtype = concrete_shape(port), tensor_dtype(port)
+    if math.prod(shape) > sys.maxsize // _WIDEST:
+        raise InputError(f"Input '{port.name}' of shape {list(shape)} has no room in any memory.")
     if dtype.kind == "O":
         return np.full(shape, "partita", object)
     if dtype.kind in "biu":

@@ -1,7 +1,11 @@
 """Where output cannot go, and options that do not fit each other."""
 
 import io
+import os
+import subprocess
 import sys
+
+import pytest
 
 from partita.cli.main import main
 
@@ -9,6 +13,23 @@ from partita.cli.main import main
 def test_closed_output_is_no_error(monkeypatch):
     monkeypatch.setattr(sys, "stdout", None)
     assert main(["zoo", "list"]) == 0
+
+
+@pytest.mark.parametrize("closed", [(1,), (2,), (0, 1, 2)])
+def test_closed_streams_are_no_error_of_a_process(closed):
+    def close():
+        for number in closed:
+            os.close(number)
+
+    command = [sys.executable, "-m", "partita", "zoo", "list"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, preexec_fn=close, check=True)
+    assert (b"magika" in done.stdout) == (1 not in closed)
+
+
+def test_shapes_beyond_all_memory_are_one_line(capsys):
+    shape = "1x1x1000000000x1000000000"
+    assert main(["run", "builtin:digits", "-d", "CPU", "--shape", shape, "--random"]) == 1
+    assert "has no room in any memory" in capsys.readouterr().err
 
 
 def test_letters_that_the_output_lacks_are_written_as_escapes(monkeypatch):

@@ -203,14 +203,17 @@ class Database:
                 with self._connection:
                     return action(self._connection)
             except sqlite3.DatabaseError as error:
-                if isinstance(error, sqlite3.OperationalError):
+                if _takes_no_more(error) and not self._in_memory:
+                    self._move_to_memory(error)
+                elif isinstance(error, sqlite3.OperationalError):
                     raise CostError(
                         f"The cost database '{self.path}' cannot be used: {error}. Delete it, or "
                         f"set {CACHE_VARIABLE} to another folder."
                     ) from error
-                self._connection.close()
-                self._set_aside(error)
-                self._connection = self._open()
+                else:
+                    self._connection.close()
+                    self._set_aside(error)
+                    self._connection = self._open()
                 with self._connection:
                     return action(self._connection)
 
@@ -222,11 +225,12 @@ class Database:
             self._create()
             open_private(self.path).close()
         except OSError as error:
-            _log.warning("Costs cannot be kept in '%s', only in memory: %s", self.path, error)
-            return _connect(":memory:")
+            return self._only_in_memory(error)
         try:
             return _connect(str(self.path))
         except (sqlite3.DatabaseError, _OtherVersionError) as error:
+            if _takes_no_more(error):
+                return self._only_in_memory(error)
             if isinstance(error, sqlite3.OperationalError):
                 raise CostError(
                     f"The cost database '{self.path}' cannot be opened: {error}. Delete it, or "
@@ -235,6 +239,19 @@ class Database:
             self._set_aside(error)
         self._create()
         return _connect(str(self.path))
+
+    def _only_in_memory(self, error: Exception) -> sqlite3.Connection:
+        _log.warning("Costs cannot be kept in '%s', only in memory: %s", self.path, error)
+        self._in_memory = True
+        return _connect(":memory:")
+
+    def _move_to_memory(self, error: Exception) -> None:
+        """Goes on with what the file has, in memory: the disk has no room for more."""
+        kept = self._connection
+        self._connection = self._only_in_memory(error)
+        with contextlib.suppress(sqlite3.DatabaseError):
+            kept.backup(self._connection)
+        kept.close()
 
     def _create(self) -> None:
         """Makes the file if it is not there; SQLite keeps its mode for those beside it."""
@@ -259,6 +276,12 @@ class Database:
             self.path.replace(aside)
         for suffix in ("-wal", "-shm"):
             self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
+
+
+def _takes_no_more(error: Exception) -> bool:
+    """Whether the disk is full, or lets nobody write."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF
+    return code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR)
 
 
 class _OtherVersionError(Exception):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import resource
 import sqlite3
 import stat
 
@@ -132,6 +133,22 @@ def test_without_a_folder_costs_stay_in_memory(tmp_path, caplog):
         database.add_costs([cost("d", "a")])
         assert database.costs("d", ["a"])
     assert "only in memory" in caplog.text
+
+
+def test_on_a_full_disk_costs_stay_in_memory(path, caplog):
+    with Database(path) as database:
+        database.add_costs([cost("d", "a")])
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1, limits[1]))  # a write beyond it fails
+        try:
+            database.add_costs([cost("d", "b")])
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert set(database.costs("d", ["a", "b"])) == {"a", "b"}
+        database.add_costs([cost("d", "c")])
+    assert "only in memory" in caplog.text
+    with Database(path) as database:
+        assert set(database.costs("d", ["a", "b", "c"])) == {"a"}
 
 
 def test_a_database_that_stays_locked_is_an_error(path, monkeypatch):
