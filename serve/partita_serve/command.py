@@ -91,7 +91,7 @@ def add_parser(commands: Commands) -> None:
         "--ray",
         type=positive_int,
         metavar="REPLICAS",
-        help="so many servers on the Ray cluster of RAY_ADDRESS, behind one address; REST alone",
+        help="so many servers on the Ray cluster of RAY_ADDRESS, behind one address; REST only",
     )
     parser.add_argument(
         "--no-control", action="store_true", help="let no client load and unload models"

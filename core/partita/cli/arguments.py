@@ -152,7 +152,7 @@ def add_device_options(
                 help=f"{option.help} ({option.device}{', repeatable' * option.repeatable})",
             )
         except argparse.ArgumentError as error:
-            _log.warning("Device '%s' brings an option in vain: %s", option.device, error)
+            _log.warning("An option of device '%s' is ignored: %s", option.device, error)
         else:
             added.append(option)
     parser.set_defaults(device_options=added)

@@ -102,13 +102,26 @@ class CoreAPI(Protocol):
         """What a device's speed depends on: where it is equal, measured times can be shared."""
 
     def can_share(self, device: str, memory: str) -> bool:
-        """Whether a device reads tensors in a memory in place."""
+        """Whether a device reads tensors in a memory in place.
+
+        Args:
+            device: The device.
+            memory: The name of the memory, as :attr:`Tensor.memory` has it.
+        """
 
     def transfer_to(self, device: str, tensor: Tensor) -> Tensor:
-        """Copies a tensor to a device's memory: same shape, element type and elements."""
+        """Copies a tensor to a device's memory.
+
+        Returns:
+            A tensor of the same shape, element type and elements, which the caller owns.
+        """
 
     def host_memory(self, device: str, nbytes: int) -> np.ndarray[Any, Any] | None:
-        """Host memory that a device copies fast, as ``uint8[nbytes]``; ``None`` if all is."""
+        """Host memory that a device copies from and to fast, as a page-locked block is.
+
+        Returns:
+            A ``uint8`` array of shape ``[nbytes]``; ``None`` if all host memory is as fast.
+        """
 
     def accepts_property(self, device: str, key: str) -> bool:
         """Whether a device has a writable property of that name."""

@@ -46,7 +46,7 @@ def _contributed(hook: str, due: type[T]) -> list[T]:
         try:
             manager.register(found.entry.load(), name=name)
         except PLUGIN_FAILURES as error:  # Core says why it does not load
-            _log.info("Plugin '%s' brings no commands: %s", name, in_words(error))
+            _log.info("Plugin '%s' adds no commands: %s", name, in_words(error))
     brought = [one for several in getattr(manager.hook, hook)() for one in several]
     strays = [one for one in brought if not isinstance(one, due)]
     if strays:

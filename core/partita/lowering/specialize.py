@@ -246,7 +246,7 @@ class Specializer:
                 return None
             return self._sketched(self.target.refine or _as_it_is, specs, values, sketch.shapes())
         except (OtherShapes, CompileError) as error:
-            _log.debug("nothing is expected of '%s': %s", self.graph.name, error)
+            _log.debug("no sizes are predicted for '%s': %s", self.graph.name, error)
             return None
 
     def _refined(self, specs: Sequence[Spec], values: Mapping[int, Array]) -> Program:
@@ -267,7 +267,11 @@ class Specializer:
             try:
                 made = way(refine or _as_it_is, specs, values)
             except (OtherShapes, CompileError) as error:
-                _log.debug("the shapes of '%s' are not as usual: %s", self.graph.name, error)
+                _log.debug(
+                    "the shapes of '%s' are not as declared: %s",
+                    self.graph.name,
+                    error,
+                )
             else:
                 if made is not None:
                     return made

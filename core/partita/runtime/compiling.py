@@ -55,7 +55,7 @@ def compile_or_load(
         if found is not None:
             return load_exported(plugin, properties, found, extensions, from_cache=True)
     except PartitaError as error:
-        _log.warning("A cached model is not used and compiled again: %s", error)
+        _log.warning("A cached model cannot be used, and the model is compiled again: %s", error)
     fresh = _compile(plugin, properties, source, extensions)
     is_file = isinstance(source, (str, os.PathLike))
     if is_file and key_of(identity_with(plugin, properties), source) != key:

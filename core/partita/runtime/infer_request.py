@@ -197,6 +197,10 @@ class InferRequest(RequestTensors):
         It is called on the thread that computed, once the request is free, also if the run failed
         or was cancelled. :meth:`wait` raises its exceptions.
 
+        Args:
+            callback: The function; ``None`` for none.
+            userdata: Its argument.
+
         Raises:
             InferError: The callback cannot be called.
         """

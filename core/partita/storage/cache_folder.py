@@ -63,7 +63,7 @@ def cache_folder(kind: str) -> Path | None:
     except OSError as error:
         where = root.joinpath(*kind.split("/")) if _is_folder(root) else root
         _warn_once(
-            f"Nothing is kept in '{where}': {_reason(error)}. Mend that, or set {CACHE_VARIABLE} "
+            f"Nothing is kept in '{where}': {_reason(error)}. Fix that, or set {CACHE_VARIABLE} "
             "to another folder."
         )
         return None
@@ -155,7 +155,7 @@ def keep_private(path: Path, *parts: bytes | memoryview) -> bool:
     except OSError as error:
         _warn_once(
             f"Nothing more is kept in '{path.parent}': {_reason(error)}. What is missing there, "
-            f"each process makes anew. Mend that, or set {CACHE_VARIABLE} to another folder."
+            f"each process makes anew. Fix that, or set {CACHE_VARIABLE} to another folder."
         )
         return False
     return True

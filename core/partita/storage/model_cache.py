@@ -66,7 +66,7 @@ class ModelCache:
             write_private(path, key.encode(), blob)  # 64 bytes first, which keeps arrays aligned
         except (OSError, ValueError) as error:  # a name with a 0 in it is none
             _log.warning(
-                "The compiled model is not cached in '%s': %s. Mend that, or set CACHE_DIR to "
+                "The compiled model is not cached in '%s': %s. Fix that, or set CACHE_DIR to "
                 "another folder.",
                 self._folder,
                 error,

@@ -214,7 +214,7 @@ class Repository:
                     await self._reload(name)
             for name in before.keys() - seen.keys():
                 if name in self._models:
-                    _log.info("Model '%s' has gone from the folder.", name)
+                    _log.info("Model '%s' was removed from the folder.", name)
                     await self.unload(name)
                     del self._models[name]
 
@@ -234,9 +234,9 @@ class Repository:
         try:
             await self.load(name)
         except PartitaError as error:
-            _log.warning("Model '%s' was not loaded anew: %s", name, error)
+            _log.warning("Model '%s' was not reloaded: %s", name, error)
         else:
-            _log.info("Model '%s' has changed and was loaded anew.", name)
+            _log.info("Model '%s' has changed and was reloaded.", name)
 
     async def _load(
         self, versions: dict[str, _Version], source: ModelSource, fingerprint: Fingerprint | None

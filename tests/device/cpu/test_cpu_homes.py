@@ -50,4 +50,4 @@ def test_a_home_where_nothing_can_be_kept(tmp_path, level, home):
     assert run.returncode == 0, run.stderr
     (said,) = run.stderr.splitlines()
     assert said.startswith(f"Nothing is kept in '{place}")
-    assert "Mend that, or set PARTITA_CACHE_DIR to another folder." in said
+    assert "Fix that, or set PARTITA_CACHE_DIR to another folder." in said

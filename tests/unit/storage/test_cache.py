@@ -240,7 +240,7 @@ def test_what_is_damaged_or_foreign_is_compiled_again_and_replaced(
     caplog.set_level(logging.WARNING, "partita")
     second = compile_twice(device, tmp_path, lambda: damage(next(tmp_path.iterdir())))
     assert not second.loaded_from_cache
-    assert "A cached model is not used and compiled again" in caplog.text
+    assert "A cached model cannot be used, and the model is compiled again" in caplog.text
     assert said in caplog.text
     assert (
         core_with(device)
@@ -291,7 +291,7 @@ def test_a_folder_that_cannot_be_made_is_a_warning(device, tmp_path, caplog, nam
     second = compile_twice(device, tmp_path / name)
     assert not second.loaded_from_cache
     assert "The compiled model is not cached in" in caplog.text
-    assert "Mend that, or set CACHE_DIR to another folder." in caplog.text
+    assert "Fix that, or set CACHE_DIR to another folder." in caplog.text
 
 
 def test_a_full_disk_is_a_warning_and_leaves_nothing(device, tmp_path, caplog, monkeypatch):

@@ -59,7 +59,7 @@ def add_parser(commands: Commands) -> None:
         "--output",
         type=Path,
         metavar="FILE.onnx",
-        help="write the fault as a model; its inputs and expected outputs go beside it, into "
+        help="write the fault as a model; its inputs and expected outputs go next to it, into "
         "FILE/test_data_set_0",
     )
 

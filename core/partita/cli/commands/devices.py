@@ -20,9 +20,7 @@ def add_parser(commands: Commands) -> None:
         "lists the devices of this machine, and why others cannot be used",
         ["partita devices", "partita devices --details", "partita devices --json"],
     )
-    parser.add_argument(
-        "--details", action="store_true", help="print all that each device tells of itself"
-    )
+    parser.add_argument("--details", action="store_true", help="print all details of each device")
 
 
 def run(args: argparse.Namespace, out: Output) -> int:

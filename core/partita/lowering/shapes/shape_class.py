@@ -253,7 +253,11 @@ def learn(
     sketch = _Sketch(owner, inputs)
     untold = next((node for node in graph.nodes if not sketch.take(node)), None)
     if untold is not None:
-        _log.debug("'%s' has no classes of shapes: what %s makes is not told", graph.name, untold)
+        _log.debug(
+            "'%s' has no classes of shapes: shapes that %s makes are not known",
+            graph.name,
+            untold,
+        )
         return None
     outputs = [value for value in graph.outputs if value in sketch.folded]
     nodes = with_known_numbers(sketch.unfolded, sketch.folded)

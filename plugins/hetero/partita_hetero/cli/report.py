@@ -97,7 +97,7 @@ def add_parser(commands: Commands) -> None:
         type=positive_int,
         default=10,
         metavar="N",
-        help="number of inferences (10), of which the one in the middle by its time is told",
+        help="number of inferences (10), of which the one with the median time is shown",
     )
     parser.add_argument(
         "--elsewhere",

@@ -105,7 +105,7 @@ class WatchedBoundCall(BoundCall):
             except (InferCancelledError, BoundCallEndedError):
                 raise
             except PLUGIN_FAILURES as error:  # whatever a broken device raises
-                _log.info("a bound call failed, and is run anew: %s", in_words(error))
+                _log.info("a bound call failed, and the request is run again: %s", in_words(error))
         run_into(self._runner, self._inputs, self._outputs)
 
     def _call_watched(self, paces: Paces) -> None:

@@ -255,7 +255,7 @@ class TrialProcess:
             if not warned and silence.stood_still(time.monotonic()) > TELLS_SECONDS:
                 warned = True
                 _log.warning(
-                    "Waiting for %s, which does nothing; it is given up after %.0f s%s",
+                    "Waiting for %s, which makes no progress; giving up after %.0f s%s",
                     self._doing,
                     self._standing,
                     f". {limit[0].upper()}{limit[1:]}" if (limit := more_memory()) else "",

@@ -1,1 +1,1 @@
-"""Operators of domain `ai.onnx.ml`: ensembles of decision trees, support vector machines."""
+"""Operators of ONNX-ML, domain ai.onnx.ml: decision trees, support vector machines."""

@@ -274,7 +274,7 @@ def test_where_memory_is_limited_what_stands_still_is_told_of_and_ended_soon(
     assert process.fault == "it said nothing for 1 s"
     assert process.advice.startswith("this process may have 800 MiB of address space: let it")
     assert (
-        "Waiting for the trial of 'x.icd', which does nothing; it is given up after 1 s. This "
+        "Waiting for the trial of 'x.icd', which makes no progress; giving up after 1 s. This "
         "process may have 800 MiB of address space" in caplog.text
     )
 

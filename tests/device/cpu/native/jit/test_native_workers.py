@@ -137,7 +137,7 @@ def test_without_an_interpreter_to_start(tmp_path, executable):
 def test_a_folder_that_cannot_be_written_is_not_worked_for(tmp_path):
     (tmp_path / "file").write_text("")
     code = "print(softmax(), compiled_here(), compile_pool.current_workers)"
-    complaint = "it is no folder. Mend that, or set PARTITA_CACHE_DIR"
+    complaint = "it is no folder. Fix that, or set PARTITA_CACHE_DIR"
     assert python(code, tmp_path / "file", complaint) == "True True None"
 
 
