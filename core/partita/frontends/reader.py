@@ -23,6 +23,7 @@ from partita.frontends.onnx.external_data import (
 from partita.frontends.onnx.lazy_onnx_ir import import_onnx_ir
 from partita.frontends.onnx.malformed import described
 from partita.frontends.onnx.protobuf_fields import MOST_NESTED, is_nested_too_deep
+from partita.frontends.onnx.text_labels import with_numbered_labels
 from partita.frontends.onnx.weight_splitter import without_weights
 from partita.frontends.onnx.zip_maps import without_zip_maps
 from partita.frontends.tflite import is_tflite
@@ -138,6 +139,7 @@ def _from_onnx(
     try:
         proto, labels = without_zip_maps(proto, origin)
         _check_header(proto, origin)
+        proto = with_numbered_labels(proto)
         has_files = check_weights(proto, path, origin, apart)
         if path is not None and has_files:
             proto, folder = by_real_names(proto, path)

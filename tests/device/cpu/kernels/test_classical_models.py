@@ -282,3 +282,28 @@ def test_labels_that_are_texts_are_left_to_others():
     x = np.array([1, 2])
     attributes = {"keys_int64s": [1, 2], "values_strings": ["a", "b"]}
     assert_refused(model_of("LabelEncoder", {"x": x}, {"y": TensorProto.STRING}, 2, **attributes))
+
+
+@pytest.mark.parametrize("version", [1, 3])
+@pytest.mark.parametrize("op_type", ["TreeEnsembleClassifier", "LinearClassifier"])
+def test_classes_are_computed_where_there_are_no_texts(op_type, version):
+    rng = np.random.default_rng(14)
+    texts = ["no", "yes", "yes", "perhaps"]
+    feeds = {"x": rows(rng, 40, missing=False).clip(-9, 9)}
+    if op_type == "LinearClassifier":
+        attributes = {"coefficients": rng.standard_normal(4 * WIDTH).astype(np.float32).tolist(),
+                      "intercepts": [0.0, 1, 2, 3]}  # fmt: skip
+    else:
+        attributes = trees(rng, 15, 4, MODES[:5], "class")
+    outputs = {"y": TensorProto.STRING, "z": TensorProto.FLOAT}
+    proto = model_of(op_type, feeds, outputs, version, classlabels_strings=texts, **attributes)
+    proto.graph.node[0].name = "votes"
+    wanted = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, feeds)
+    model = partita.Core().read_model(proto)
+    assert [op.op_type for op in model.ops] == [op_type, "LabelEncoder"]
+    devices = partita.Core().query_model(model, "HETERO:CPU,REFERENCE")
+    assert devices == {"votes": "CPU", "votes_labels": "REFERENCE"}
+    found = partita.Core().compile_model(proto, "HETERO:CPU,REFERENCE")(feeds)
+    assert found["y"].tolist() == wanted[0].tolist()
+    np.testing.assert_allclose(found["z"], wanted[1], 1e-5, 1e-6)
+    assert len(proto.graph.node) == 1  # the caller's stays as it was
