@@ -78,6 +78,8 @@ class Sizes(NamedTuple):
         far: Bytes for it in the third-level one.
         pace: How many times as fast as in float32 direct products are.
         largest: Results down and across the largest tile that may be.
+        parts: In how many parts vectors are computed: with two a row of a tile takes twice as long,
+            while memory is as fast.
     """
 
     batch: int
@@ -93,6 +95,7 @@ class Sizes(NamedTuple):
     far: int
     pace: int = 1
     largest: int = max(POINTS)
+    parts: int = 1
 
     @classmethod
     def of(
@@ -119,7 +122,12 @@ class Sizes(NamedTuple):
             int(machine.caches.l3 * FAR_PANEL_SHARE),
             BFLOAT16_PACE if direct is Arithmetic.BF16 else 1,
             largest,
+            2 if machine.halves_vectors and level.lanes == 16 else 1,
         )
+
+    def reading(self, rate: float) -> float:
+        """Time for a byte that takes so long where vectors are computed whole."""
+        return rate / self.parts
 
     @property
     def blocks(self) -> int:
@@ -207,11 +215,11 @@ def _most_tiles(sizes: Sizes, side: int, tiles: int) -> tuple[int, float]:
     # Bytes that are read for a row: of weights, and of the row itself if it lies far.
     weights = sizes.columns * 4
     fewer, more = (room // sizes.rows * sizes.rows for room in (near, far))
-    row = 4 * READ_AGAIN
+    row, arrival = 4 * sizes.reading(READ_AGAIN), sizes.reading(ARRIVAL)
 
     def waits(most: int) -> float:
         """How much longer than its products weights of the first panel take, for a channel."""
-        return max(0.0, weights * ARRIVAL - -(-tiles // -(-tiles // most)))
+        return max(0.0, weights * arrival - -(-tiles // -(-tiles // most)))
 
     soon = waits(fewer) <= waits(more) + PASSED * row * tiles
     if soon and weights / near <= 4 + weights / far:
@@ -222,7 +230,7 @@ def _most_tiles(sizes: Sizes, side: int, tiles: int) -> tuple[int, float]:
 def _direct(sizes: Sizes) -> float:
     """Time of the longest share, multiplied directly."""
     depth = TAPS * TAPS * sizes.channels / sizes.pace
-    read = depth * sizes.columns * 4 * READ
+    read = depth * sizes.columns * 4 * sizes.reading(READ)
 
     def share(pixels: int, blocks: int) -> float:
         return sizes.computed(blocks) * (depth * pixels + read)
@@ -240,7 +248,8 @@ def _time(sizes: Sizes, side: int) -> tuple[float, int]:
     def share(tiles: int, blocks: int) -> float:
         most, row = _most_tiles(sizes, side, tiles)
         products = tiles * channels + CALL * -(-tiles // sizes.rows)
-        products += weights * (READ + (-(-tiles // most) - 1) * READ_AGAIN)
+        again = (-(-tiles // most) - 1) * READ_AGAIN
+        products += weights * sizes.reading(READ + again)
         made = sizes.computed(blocks) * (products + results * tiles)
         return points * (made + (blocks * row + inputs) * tiles)
 

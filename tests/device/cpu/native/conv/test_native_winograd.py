@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -324,6 +325,10 @@ def test_where_it_pays():
             side_for(images_of(1, (128, 128), channels, 16), machine, 2, Arithmetic.BF16) == found
         )
     assert side_for(images_of(1, (56, 56), 64, 64), machine, 2, largest=2) == 2
+    # Where products take twice as long, weights of few tiles are worth waiting for.
+    halved = replace(machine, halves_vectors=level.lanes == 16)
+    assert side_for(images_of(1, (7, 7), 512, 512), machine, 1) == 0
+    assert side_for(images_of(1, (7, 7), 512, 512), halved, 1) == (2 if level.lanes == 16 else 0)
     # Sums over so few channels are farther off with either tile than direct ones.
     assert side_for(images_of(1, (512, 512), 16, 512), machine, 1, largest=2) == 0
     strided = images_of(1, (56, 56), 64, 64)
@@ -348,9 +353,10 @@ def test_any_sizes_have_an_answer(data):
     threads = data.draw(st.integers(1, 4095))
     lanes = data.draw(st.sampled_from([4, 8, 16]))
     near, far = data.draw(st.integers(64, 1 << 22)), data.draw(st.integers(0, 1 << 26))
-    pace = data.draw(st.integers(1, 2))
-    found = fastest_side(*Sizes(*sizes, threads, lanes, 2 * lanes, 14, near, far, pace))
-    assert found in (0, 2, 4)
+    pace, largest = data.draw(st.integers(1, 2)), data.draw(st.sampled_from(list(POINTS)))
+    parts = data.draw(st.integers(1, 2))
+    numbers = threads, lanes, 2 * lanes, 14, near, far, pace, largest, parts
+    assert fastest_side(*Sizes(*sizes, *numbers)) in (0, *range(2, largest + 1, 2))
 
 
 def test_sizes_for_which_a_tile_is_nearly_the_fastest_share_its_program():
