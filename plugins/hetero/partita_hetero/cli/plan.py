@@ -91,6 +91,15 @@ def add_parser(commands: Commands) -> None:
         metavar="SECONDS",
         help="how long to search (default: 10)",
     )
+    _add_files(parser)
+    parser.add_argument(
+        "--explain", action="store_true", help="say for every task why it is where it is"
+    )
+    parser.set_defaults(parser=parser)
+
+
+def _add_files(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that name files to write a plan to."""
     parser.add_argument(
         "--lock",
         type=Path,
@@ -110,10 +119,6 @@ def add_parser(commands: Commands) -> None:
         metavar="PLAN.json",
         help="write the predicted run for chrome://tracing and Perfetto",
     )
-    parser.add_argument(
-        "--explain", action="store_true", help="say for every task why it is where it is"
-    )
-    parser.set_defaults(parser=parser)
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
