@@ -209,22 +209,6 @@ def test_functions_are_evaluated_again_and_decide_nothing():
     assert recording.repeat([2, 1]) is None
 
 
-def test_a_fork_has_numbers_in_the_places_of_sizes_of_which_decisions_leave_one():
-    recording = Recording()
-    channels, width = recording.size(8), recording.size(5)
-    double, area = channels * 2, channels * width
-    assert channels == 8
-    assert width != 4
-    recording.close()
-    fork = recording.fork(recording.repeat([8, 7]))
-    sizes = fork.sizes()
-    first, second = fork.inputs(sizes)
-    assert (first, sizes[double.place]) == (8, 16)
-    assert type(first) is int
-    assert (type(second), second.value, sizes[area.place].value) == (Size, 7, 56)
-    assert recording.repeat([9, 7]) is None
-
-
 def test_a_fork_goes_on_with_what_was_found_out_for_other_sizes():
     recording = Recording()
     double = recording.size(4) * 2

@@ -22,14 +22,7 @@ from partita.lowering.program import Array, Operand, OpRecord, Spec
 from partita.lowering.shapes.result_shapes import TOLD_BY_THE_RUN, predicted
 from partita.lowering.shapes.shape_arithmetic import small_operand
 from partita.lowering.shapes.shape_rules import check_demands
-from partita.lowering.shapes.symbolic_size import (
-    NoKeyError,
-    Number,
-    Recording,
-    Size,
-    holds_sizes,
-    integers,
-)
+from partita.lowering.shapes.symbolic_size import NoKeyError, Recording, Size, holds_sizes
 
 _log = logging.getLogger(__name__)
 
@@ -170,7 +163,7 @@ class ShapeClass:
 
     def fork(
         self, numbers: Sequence[Any]
-    ) -> tuple[Recording, list[Number], list[Spec], dict[int, Array]]:
+    ) -> tuple[Recording, list[Size], list[Spec], dict[int, Array]]:
         """A recording that goes on from this class, its sizes so far, and the inputs with them.
 
         Args:
@@ -192,8 +185,8 @@ class ShapeClass:
         return recording, sizes, specs, values
 
 
-def _array_of(sizes: Iterable[Number], shape: Shape) -> Array:
-    return integers(list(sizes)).reshape(shape)
+def _array_of(sizes: Iterable[Size], shape: Shape) -> Array:
+    return np.array(list(sizes), object).reshape(shape)
 
 
 def _put(thing: Any, numbers: Sequence[Any]) -> Any:

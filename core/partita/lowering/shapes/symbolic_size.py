@@ -49,22 +49,11 @@ class Recording(Expressions):
         self.exact = False
         self.varied = False
 
-    def sizes(self) -> list[Number]:
-        """All values there are, as sizes of this recording; numbers where decisions leave one."""
-        return [
-            value if self._is_settled(place) else Size(self, place, value)
-            for place, value in enumerate(self._values)
-        ]
+    def sizes(self) -> list[Size]:
+        """All values there are, as sizes of this recording."""
+        return [Size(self, place, value) for place, value in enumerate(self._values)]
 
-    def _is_settled(self, place: int) -> bool:
-        """Whether a value is the same number for all sizes, by what was decided."""
-        form = self._forms[place]
-        if form is None:
-            return False
-        low, high = self._bounds_of(form)
-        return low == high
-
-    def inputs(self, sizes: Sequence[Number]) -> list[Number]:
+    def inputs(self, sizes: Sequence[Size]) -> list[Size]:
         """Those of :meth:`sizes` that are given to :meth:`repeat`."""
         return [sizes[place] for place in self._inputs]
 
