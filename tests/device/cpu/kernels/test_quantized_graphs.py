@@ -113,7 +113,7 @@ def test_a_bias_of_another_scale(step, fused):
 
 @pytest.mark.parametrize("kind", ["Conv", "MatMul"])
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])
-@pytest.mark.parametrize("bound", ["Relu", "Clip"])
+@pytest.mark.parametrize("bound", ["Relu", "Clip", "Max"])
 def test_bounds_of_products_are_those_of_levels(kind, dtype, bound):
     """A bound whose levels are not the least and the largest is looked up behind the product."""
     model, feeds = quantized_model(kind, dtype=dtype, bias=False, relu=True, zero=90)
@@ -123,6 +123,14 @@ def test_bounds_of_products_are_those_of_levels(kind, dtype, bound):
         for name, number in (("least", -2.0), ("most", 7.1)):
             node.input.append(name)
             model.graph.initializer.append(numpy_helper.from_array(np.float32(number), name))
+    if bound == "Max":  # and Min, as OpenVINO has it
+        zero = numpy_helper.from_array(np.float32(0), "none")
+        most = numpy_helper.from_array(np.float32(7.1), "most")
+        model.graph.initializer.extend([zero, most])
+        node.CopyFrom(helper.make_node("Max", ["none", "p"], ["q"]))
+        model.graph.node.insert(
+            len(model.graph.node) - 1, helper.make_node("Min", ["most", "q"], ["r"])
+        )
     request = partita.Core().compile_model(model, "CPU").create_infer_request()
     (result,) = request.infer(feeds).to_tuple()
     off = np.abs(result.astype(int) - expected(model, feeds))

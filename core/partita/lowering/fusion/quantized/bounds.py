@@ -16,7 +16,7 @@ def put_bounds_behind(graph: Graph, accepts: Accepts) -> None:
 
     Rounding keeps the order of numbers, so that levels are the same; the product then ends in
     levels (`fuse_quantized`), and the bound is a table of theirs (`tabulate_levels`). A Relu whose
-    0 is the least level stays: saturation does the same. Clip by constants is treated alike.
+    0 is the least level stays: saturation does the same. Clip, Max and Min by constants are alike.
     Changes the graph, and bodies in it, in place.
 
     Args:
@@ -29,35 +29,49 @@ def put_bounds_behind(graph: Graph, accepts: Accepts) -> None:
     rewriter = Rewriter(graph, accepts, {})
     placed: dict[Node, list[Node]] = {}
     for node in graph.nodes:
-        bound = rewriter.only_user(node.result, "Relu", "Clip")
-        if node.kind not in _PRODUCTS or bound is None or bound.inputs[0] is not node.result:
+        bounds = _bounds_of(rewriter, node) if node.kind in _PRODUCTS else []
+        if not bounds:
             continue
-        quantize = rewriter.only_user(bound.result, "QuantizeLinear")
+        quantize = rewriter.only_user(bounds[-1].result, "QuantizeLinear")
         x, w = (Levels.of(rewriter, value) for value in node.inputs[:2])
         if x is not None and w is not None and quantize is not None:
-            pair = _pair(node, bound, quantize)
+            pair = _pair(node, bounds, quantize)
             if pair:
-                bound.inputs[0] = pair[-1].result
+                first = bounds[0]
+                first.inputs = [pair[-1].result if v is node.result else v for v in first.inputs]
                 placed[node] = [node, *pair]
     if placed:
         graph.nodes = [step for node in graph.nodes for step in placed.get(node, [node])]
 
 
-def _pair(node: Node, bound: Node, quantize: Node) -> list[Node]:
+def _bounds_of(rewriter: Rewriter, node: Node) -> list[Node]:
+    """The operations by constants that bound a node's result, one behind another."""
+    found: list[Node] = []
+    value = node.result
+    while True:
+        bound = rewriter.only_user(value, "Relu", "Clip", "Max", "Min")
+        others = [] if bound is None else [v for v in bound.inputs if v is not value and v]
+        if bound is None or any(v.const is None or v.const.size != 1 for v in others):
+            return found
+        if bound.kind in ("Relu", "Clip") and bound.inputs[0] is not value:
+            return found
+        found.append(bound)
+        value = bound.result
+
+
+def _pair(node: Node, bounds: list[Node], quantize: Node) -> list[Node]:
     """What makes levels of a product's result, and floats of these, if that changes nothing.
 
     Args:
         node: The product.
-        bound: What bounds its result.
+        bounds: What bounds its result.
         quantize: What makes levels of that.
     """
-    y, numbers = Levels.named(quantize, np.dtype(np.uint8)), bound.inputs[1:]
+    y = Levels.named(quantize, np.dtype(np.uint8))
     if y is None or y.scale.size != 1 or not 0 < y.scale.item() < np.inf:
         return []
-    if any(value is not None and value.const is None for value in numbers):
-        return []
     saturates = y.zero.item() == np.iinfo(y.zero.dtype).min
-    if bound.kind == "Relu" and saturates:
+    if saturates and len(bounds) == 1 and bounds[0].kind == "Relu":
         return []
     result = node.result
     if result is None or result.dtype != np.float32:
