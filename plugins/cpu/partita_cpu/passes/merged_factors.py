@@ -3,6 +3,9 @@
 Global response normalization (ConvNeXt V2) is ``x + (weight * (x * n) + bias)`` with one number n
 for each channel: five passes over an image. As ``x * (1 + weight * n) + bias`` it is two, and the
 second is part of a convolution behind it. What is merged is small beside the tensor.
+
+Two constants are no factor, and no summand: the model has them one after another, and what rounds,
+cancels or overflows between them is part of its result.
 """
 
 from __future__ import annotations
@@ -101,7 +104,11 @@ class _Merging:
         small = [v for v in node.inputs if v is not None and v not in whole]
         if len(whole) != 1 or not self._is_small(small[0], shape):
             return plain
+        before = len(self.small)
         form, other = self._form(whole[0], (node,), deep + 1), small[0]
+        if _are_constants(form.summand if node.kind == "Add" else form.factor, other):
+            del self.small[before:]
+            return plain
         nodes = (*form.nodes, node)
         if node.kind == "Add":
             return form._replace(summand=self._add(form.summand, other), nodes=nodes)
@@ -113,11 +120,16 @@ class _Merging:
         """Of two forms of one source."""
         before = len(self.small)
         first, second = (self._form(v, (node,), deep + 1) for v in node.inputs if v is not None)
-        if first.source is not second.source or not (first.nodes or second.nodes):
+        one = Value.constant(np.ones((), np.float32))
+        factors = [one if form.factor is None else form.factor for form in (first, second)]
+        if (
+            first.source is not second.source
+            or not (first.nodes or second.nodes)
+            or _are_constants(*factors)
+            or _are_constants(first.summand, second.summand)
+        ):
             del self.small[before:]
             return plain
-        one = Value.constant(np.ones((), np.float32))
-        factors = (one if form.factor is None else form.factor for form in (first, second))
         summand = first.summand
         if second.summand is not None:
             summand = self._add(summand, second.summand)
@@ -190,6 +202,10 @@ class _Merging:
         if bias is not None and bias.const is None:
             return None
         return conv if summand.const.shape in _spread_shapes(w.const) else None
+
+
+def _are_constants(*values: Value | None) -> bool:
+    return all(value is not None and value.const is not None for value in values)
 
 
 def _is_one(value: Value) -> bool:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import onnxruntime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from onnx import parser
 from sampling import examples
+
+import partita
 
 from .test_native_layout import Net, check
 
@@ -98,3 +102,27 @@ def test_long_sums():
     for _ in range(400):
         y = net.add("Add", y, other)
     check(net, net.conv(y, 8, 8, 1))
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (("Add", 1e8), ("Add", -1e8)),
+        (("Add", 3e38), ("Add", 3e38)),
+        (("Mul", 1e30), ("Mul", 1e-30)),
+        (("Mul", 1e-30), ("Mul", 1e30)),
+    ],
+)
+def test_constants_one_after_another_round_and_overflow_in_between(first, second):
+    text = "<ir_version: 8, opset_import: ['': 17]> g (float[12] x) => (float[12] y)"
+    (a, m), (b, n) = first, second
+    model = parser.parse_model(
+        f"{text} <float m = {{{m}}}, float n = {{{n}}}> {{ t = {a}(x, m) y = {b}(t, n) }}".replace(
+            "'", '"'
+        )
+    )
+    x = np.array(
+        [0, 1, -np.inf, -3e38, np.inf, 1e30, -1e38, 3e38, -2, np.nan, 2, 1e-20], np.float32
+    )
+    due = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})[0]
+    np.testing.assert_array_equal(partita.Core().compile_model(model, "CPU")(x)[0], due)
