@@ -1,4 +1,4 @@
-"""Loop and Scan as ONNX specifies them, where ``onnx.reference`` leaves parts out."""
+"""Loop, Scan and SequenceMap as ONNX specifies them, where ``onnx.reference`` leaves parts out."""
 
 from __future__ import annotations
 
@@ -120,6 +120,39 @@ class Scan(OpRun):
         for column, axis, flip, kind in zip(collected, out_axes, out_backward, kinds, strict=True):
             outputs.append(_stack(column[::-1] if flip else column, kind, axis))
         return (*states, *outputs)
+
+
+class SequenceMap(OpRun):
+    """The original's body reads no values of the graph around it, and one further sequence at most.
+
+    It also has no results for a sequence of no elements.
+    """
+
+    def need_context(self) -> bool:
+        """Bodies read values of the graph around them."""
+        return True
+
+    def _run(
+        self,
+        sequence: list[Any],
+        *others: Any,
+        context: Mapping[str, Any] | None = None,
+        attributes: Any = None,
+        **_: Any,
+    ) -> tuple[list[Any], ...]:
+        body: Any = self.body  # type: ignore[attr-defined]  # set from the attribute
+        lengths = [len(sequence), *(len(other) for other in others if isinstance(other, list))]
+        if len(set(lengths)) > 1:
+            raise ValueError(f"the sequences have different lengths: {lengths}")
+        outputs: tuple[list[Any], ...] = tuple([] for _ in body.output_names)
+        for place, element in enumerate(sequence):
+            beside = [other[place] if isinstance(other, list) else other for other in others]
+            feeds = dict(context or {})
+            feeds.update(zip(body.input_names, [element, *beside], strict=True))
+            results = self._run_body(feeds, attributes=attributes)  # type: ignore[attr-defined]
+            for output, value in zip(outputs, results, strict=True):
+                output.append(value)
+        return outputs
 
 
 def _given(values: Sequence[int] | None, count: int) -> list[int]:

@@ -21,7 +21,7 @@ from onnx.reference.ops.op_roi_align import RoiAlign as OriginalRoiAlign
 from onnx.reference.ops.op_scatter_elements import ScatterElements
 
 from partita.lowering.corrected_reference import corrected_for as corrected_with
-from partita_reference.control_flow import Loop, Scan
+from partita_reference.control_flow import Loop, Scan, SequenceMap
 from partita_reference.decoder import DECODER
 from partita_reference.empty_batches import EMPTY_BATCHES, no_loss
 from partita_reference.machine_learning.decision_trees import DECISION_TREES
@@ -183,6 +183,7 @@ CORRECTED: tuple[type[OpRun], ...] = (
     SVMClassifier,
     Scan,
     Scatter,
+    SequenceMap,
     StringNormalizer,
     StringSplit,
     TfIdfVectorizer,

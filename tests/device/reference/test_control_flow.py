@@ -9,6 +9,7 @@ from judge import onnxruntime_results
 from onnx import parser
 
 import partita
+from partita.errors import PartitaError
 
 
 def both(text, feeds):
@@ -135,6 +136,55 @@ def test_loops_without_iterations_have_the_sizes_that_outputs_declare(device, co
     assert theirs.shape == ((count, 2, 3) if count else (0,))
     rows = np.broadcast_to(feeds["x"].reshape(2, 3), (count, 2, 3))
     np.testing.assert_array_equal(y, rows if count else np.zeros((0, 2, 0)))
+
+
+SEQUENCE_MAP = """
+<ir_version: 9, opset_import: ["" : 19]>
+g (float[N,2] x, float[N,2] w, float[2] b) => (float[M,2] y, float[K,2] z) {
+  rows = Constant <value = int64 {2}> ()
+  s = SplitToSequence (x, rows)
+  t = SplitToSequence (w, rows)
+  p, q = SequenceMap <body = body (float[n,2] e, float[n,2] f, float[2] g)
+      => (float[n,2] c, float[n,2] d) {
+    m = Mul (e, f)
+    c = Add (m, b)
+    d = Sub (e, g)
+  }> (s, t, b)
+  y = ConcatFromSequence <axis = 0> (p)
+  z = ConcatFromSequence <axis = 0> (q)
+}
+"""
+
+
+def test_bodies_of_sequences_read_the_graph_around_them():
+    """Beside a further sequence and a tensor."""
+    x = np.arange(10, dtype=np.float32).reshape(5, 2)
+    agree(SEQUENCE_MAP, {"x": x, "w": x[::-1] - 3, "b": np.array([0.5, -7], np.float32)})
+
+
+def test_sequences_of_different_lengths_are_not_mapped_together():
+    feeds = {"x": np.ones((6, 2), np.float32), "w": np.ones((4, 2), np.float32)}
+    feeds["b"] = np.zeros(2, np.float32)
+    text = SEQUENCE_MAP.replace("float[N,2] w", "float[L,2] w")
+    with pytest.raises(PartitaError, match="different lengths: \\[3, 2\\]"):
+        partita.Core().compile_model(parser.parse_model(text), "REFERENCE")(feeds)
+
+
+def test_the_map_of_an_empty_sequence_is_empty():
+    text = """
+        <ir_version: 9, opset_import: ["" : 19]>
+        g (float[2] x) => (int64 n) {
+          s = SequenceEmpty <dtype = 1> ()
+          t = SequenceMap <body = body (float[2] e) => (c) { c = Mul (e, x) }> (s)
+          n = SequenceLength (t)
+        }
+        """
+    (n,) = (
+        partita.Core()
+        .compile_model(parser.parse_model(text), "REFERENCE")({"x": np.ones(2, np.float32)})
+        .to_tuple()
+    )
+    assert n == 0
 
 
 def test_scatter_of_old_opsets():
