@@ -83,8 +83,8 @@ PASSES = (
     CpuPass(
         "take_rows_early",
         lambda graph, shapes, _: take_rows_early(graph, shapes),
-        "Follows rows through sums that are still nodes, and through those that products took in.",
-        after=("fuse_for_shapes",),
+        "Follows rows through residual sums, whether these are nodes or products took them in; and "
+        "through activations that join_gates has not joined yet.",
         applies=_always,
     ),
     CpuPass(
@@ -118,14 +118,13 @@ PASSES = (
     CpuPass(
         "Sequences",
         lambda graph, shapes, _: Sequences(graph, shapes).run(),
-        "Makes images of convolutions, sums and factors that the passes named know by their rank.",
-        after=("activate_rows", "merge_factors"),
+        "Puts views around convolutions: activate_rows looks for a Transpose right before one.",
+        after=("activate_rows",),
     ),
     CpuPass(
         "Volumes",
         lambda graph, shapes, _: Volumes(graph, shapes).run(),
-        "As Sequences.",
-        after=("merge_factors",),
+        "Needs no other pass; what it makes are images of four axes, for channels_last.",
     ),
     CpuPass(
         "channels_last",
