@@ -41,6 +41,10 @@ TIMM = (
     "lcnetv2_base res2next50 resnetv2_18 vitamin_small_224"
 )
 TORCHVISION = "convnext_tiny regnet_y_400mf shufflenet_v2_x1_0"
+DETECTORS = (
+    "fasterrcnn_mobilenet_v3_large_320_fpn fcos_resnet50_fpn maskrcnn_resnet50_fpn "
+    "retinanet_resnet50_fpn ssdlite320_mobilenet_v3_large"
+)
 HEADS = {"hidden_size": 256, "num_attention_heads": 8, "intermediate_size": 1024}
 VISION = {"hidden_size": 192, "num_hidden_layers": 6, "num_attention_heads": 3,
           "intermediate_size": 768, "image_size": 224, "patch_size": 16}  # fmt: skip
@@ -123,8 +127,31 @@ TRANSFORMERS = {
 }  # fmt: skip
 
 
+class Detecting(torch.nn.Module):
+    """A detector of one picture, whose results are tensors without names."""
+
+    def __init__(self, model: Any):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return tuple(self.model([x[0]])[0].values())
+
+
+def of_detectors(kind: str) -> tuple[Any, Inputs]:
+    """A detector of torchvision, from a picture to boxes without those that others cover."""
+    from torchvision.models import detection
+
+    sizes = {} if "320" in kind else {"min_size": 320, "max_size": 320}
+    model = getattr(detection, kind)(weights=None, weights_backbone=None, **sizes)
+    return Detecting(model), {"x": torch.rand(1, 3, 320, 320)}
+
+
 def networks() -> Iterator[tuple[str, Network]]:
     """All, by library and name."""
+    for name in DETECTORS.split():
+        make_detector = partial(of_detectors, name)
+        yield f"torchvision_{name}", Network(make_detector, calibrated=False, traced=True)
     for name in TORCHVISION.split():
         yield f"torchvision_{name}", Network(partial(of_pictures, name), traced=True)
     for name in TIMM.split():

@@ -105,3 +105,16 @@ def test_many_boxes_of_which_some_have_no_area(centred, overlap):
     limits = np.array([300]), np.array([overlap], np.float32), np.array([100], np.float32)
     inputs = [boxes, scores, *limits]
     check("NonMaxSuppression", inputs, opset=11, center_point_box=centred)
+
+
+@pytest.mark.parametrize("overlap", [0.0, 0.5])
+@pytest.mark.parametrize("apart", [0.0, 30.0], ids=["one place", "classes side by side"])
+def test_boxes_of_several_strips_are_compared_with_those_that_they_may_overlap(apart, overlap):
+    """Classes moved away from one another, as suppression of all classes at once has them."""
+    rng = np.random.default_rng(4)
+    corners = rng.uniform(0, 20, (1, 1500, 2)) + apart * rng.integers(0, 7, (1, 1500, 1))
+    boxes = np.concatenate([corners, corners + rng.uniform(0, 4, (1, 1500, 2))], -1)
+    boxes[:, 3, 2] = 300  # over all strips
+    scores = rng.permutation(1500).reshape(1, 1, 1500).astype(np.float32)
+    limits = np.array([1500]), np.array([overlap], np.float32), np.array([0], np.float32)
+    check("NonMaxSuppression", [boxes.astype(np.float32), scores, *limits], opset=11)

@@ -25,23 +25,46 @@ TOGETHER = 64
 """Boxes kept that a candidate is compared with before it is asked whether one covers it."""
 
 
+STRIP = 256
+"""Boxes of a strip, whose kept ones are passed over if a candidate is beside all of them."""
+
+MOST_STRIPS = 256
+"""Strips at most; each is asked for every candidate."""
+
+
 @loop
 def suppress(
-    sides: Array, order: Array, kept: Array, found: Array, limit: int, threshold: float
+    sides: Array,
+    order: Array,
+    strips: Array,
+    kept: Array,
+    found: Array,
+    counts: Array,
+    bounds: Array,
+    limit: int,
+    threshold: float,
 ) -> int:
     """Go through boxes from the best on, and keep those that overlap no kept one too much.
 
     Args:
         sides: (5, boxes): least x and y, largest x and y, and area of each.
         order: Boxes to look at, the best first.
+        strips: Of each box the strip that it lies in; all 0 of one strip.
         kept: Output: the boxes kept; at least `limit` elements.
-        found: (5, limit) as `sides`; scratch for those kept.
+        found: (5, strips, boxes of a strip) as `sides`; scratch for those kept.
+        counts: Scratch: boxes kept of each strip.
+        bounds: (2, strips): scratch for the least and largest x of those.
         limit: The most to keep.
-        threshold: Largest intersection over union allowed; that of boxes without area is 0.
+        threshold: Largest intersection over union allowed; that of boxes without area is 0. Not
+            below 0 if there are several strips.
 
     Returns:
         The number of boxes kept.
     """
+    all_strips = counts.size
+    for strip in range(all_strips):
+        counts[strip] = 0
+        bounds[0, strip], bounds[1, strip] = like(bounds[0, 0], np.inf), like(bounds[0, 0], -np.inf)
     count = 0
     for candidate in order:
         if count == limit:
@@ -49,26 +72,47 @@ def suppress(
         x0, y0 = sides[0, candidate], sides[1, candidate]
         x1, y1 = sides[2, candidate], sides[3, candidate]
         area = sides[4, candidate]
-        begin, hits = 0, 0
-        while begin < count and hits == 0:
-            end = min(begin + TOGETHER, count)
-            for k in range(begin, end):
-                left = found[0, k] if found[0, k] > x0 else x0
-                top = found[1, k] if found[1, k] > y0 else y0
-                right = found[2, k] if found[2, k] < x1 else x1
-                bottom = found[3, k] if found[3, k] < y1 else y1
-                width, height = right - left, bottom - top
-                shared = width * height
-                beside = (width > 0) & (height > 0) & (area > 0) & (found[4, k] > 0)
-                quotient = shared / (area + found[4, k] - shared)
-                hits |= int((quotient if beside else like(quotient, 0)) > threshold)
-            begin = end
+        hits = 0
+        for strip in range(all_strips):
+            apart = all_strips > 1 and not (x1 > bounds[0, strip] and x0 < bounds[1, strip])
+            begin = counts[strip] if apart else 0
+            while begin < counts[strip] and hits == 0:
+                end = min(begin + TOGETHER, counts[strip])
+                for k in range(begin, end):
+                    left = found[0, strip, k] if found[0, strip, k] > x0 else x0
+                    top = found[1, strip, k] if found[1, strip, k] > y0 else y0
+                    right = found[2, strip, k] if found[2, strip, k] < x1 else x1
+                    bottom = found[3, strip, k] if found[3, strip, k] < y1 else y1
+                    width, height = right - left, bottom - top
+                    shared = width * height
+                    beside = (width > 0) & (height > 0) & (area > 0) & (found[4, strip, k] > 0)
+                    quotient = shared / (area + found[4, strip, k] - shared)
+                    hits |= int((quotient if beside else like(quotient, 0)) > threshold)
+                begin = end
+            if hits:
+                break
         if hits == 0:
             kept[count] = candidate
+            strip = strips[candidate]
             for i in range(5):
-                found[i, count] = sides[i, candidate]
+                found[i, strip, counts[strip]] = sides[i, candidate]
+            bounds[0, strip] = min(bounds[0, strip], x0)
+            bounds[1, strip] = max(bounds[1, strip], x1)
+            counts[strip] += 1
             count += 1
     return count
+
+
+def _strips(sides: Array, threshold: float) -> tuple[Array, int, int]:
+    """The strip of each box by its middle, how many there are, and how many boxes one holds."""
+    boxes = sides.shape[1]
+    count = min(boxes // STRIP, MOST_STRIPS)
+    if count < 2 or not threshold >= 0 or not np.isfinite(sides).all():
+        return np.zeros(boxes, np.int64), 1, boxes
+    room = -(-boxes // count)
+    ranks = np.empty(boxes, np.int64)
+    ranks[np.argsort(sides[0] / 2 + sides[2] / 2)] = np.arange(boxes)
+    return ranks // room, count, room
 
 
 def _sides(boxes: Array, centred: int) -> Array:
@@ -122,14 +166,17 @@ def _kept_boxes(
     threshold = 0.0 if overlap is None else float(overlap.ravel()[0])
     found: list[Array] = [np.empty((0, 3), np.int64)]
     kept = np.empty(max(limit, 0), np.int64)
-    chosen = np.empty((5, max(limit, 0)), boxes.dtype)
     for batch, per_class in enumerate(scores if limit > 0 else ()):
         sides = _sides(boxes[batch], centred)
+        strips, strip_count, room = _strips(sides, threshold)
+        chosen = np.empty((5, strip_count, room), boxes.dtype)
+        counts = np.empty(strip_count, np.int64)
+        bounds = np.empty((2, strip_count), boxes.dtype)
         for number, row in enumerate(per_class):
             order = np.argsort(-row, kind="stable")
             if least is not None:
                 order = order[row[order] > least.ravel()[0]]
-            count = suppress(sides, order, kept, chosen, limit, threshold)
+            count = suppress(sides, order, strips, kept, chosen, counts, bounds, limit, threshold)
             rows = np.empty((count, 3), np.int64)
             rows[:] = batch, number, 0
             rows[:, 2] = kept[:count]
