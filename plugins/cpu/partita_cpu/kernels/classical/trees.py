@@ -65,43 +65,50 @@ def ordered_keys(x: Any, keys: Any, width: int, sets: int, largest: int, tid: in
                 keys[place + width] = key if value == value else ~most
 
 
+class Trees(NamedTuple):
+    """The tables of `TreeTables` that a walk reads, each flat."""
+
+    nodes: Any
+    branches: Any
+    roots: Any
+    starts: Any
+    targets: Any
+    weights: Any
+
+
+class WalkSizes(NamedTuple):
+    """How trees are walked.
+
+    Attributes:
+        width: Keys of a row.
+        lanes: Trees that are followed at a time.
+        results: Of a row.
+        aggregate: `SUM`, `LEAST` or `MOST`.
+    """
+
+    width: int
+    lanes: int
+    results: int
+    aggregate: int
+
+
 @loop
 def follow_trees(
-    keys: Any,
-    nodes: Any,
-    branches: Any,
-    roots: Any,
-    starts: Any,
-    targets: Any,
-    weights: Any,
-    places: Any,
-    sums: Any,
-    width: int,
-    lanes: int,
-    results: int,
-    aggregate: int,
-    tid: int,
-    nt: int,
+    keys: Any, trees: Trees, places: Any, sums: Any, sizes: WalkSizes, tid: int, nt: int
 ) -> None:
     """What the leaves of all trees add to each row's results.
 
     Args:
         keys: A row for each row of the input, flat.
-        nodes: See `TreeTables`, flat.
-        branches: See `TreeTables`, flat.
-        roots: See `TreeTables`.
-        starts: See `TreeTables`.
-        targets: See `TreeTables`.
-        weights: See `TreeTables`.
+        trees: The tables.
         places: Scratch: `lanes` for each row.
         sums: Output: `results` for each row, flat.
-        width: Keys of a row.
-        lanes: Trees that are followed at a time.
-        results: Of a row.
-        aggregate: `SUM`, `LEAST` or `MOST`.
+        sizes: How they are walked.
         tid: This thread.
         nt: All threads; they share rows.
     """
+    nodes, branches, roots, starts, targets, weights = trees
+    width, lanes, results, aggregate = sizes
     rows = keys.size // width
     begin, stop = rows * tid // nt, rows * (tid + 1) // nt
     for first in range(begin, stop, TOGETHER):
@@ -262,16 +269,14 @@ def _emit_sums(b: Builder, x: Operand, ensemble: Ensemble, aggregate: int) -> Op
     b.call(ordered_keys, b.flat(x), keys, width, sets, int(np.iinfo(nodes.dtype).max))
     lanes = LANES if rows < LANES else 1
     places = b.empty((rows * lanes,), np.uint32)
+    flat = (nodes.ravel(), tables.branches.ravel(), *tables[2:6])
     b.call(
         follow_trees,
         keys,
-        *(b.constant(table) for table in (nodes.ravel(), tables.branches.ravel(), *tables[2:6])),
+        Trees(*map(b.constant, flat)),
         places,
         b.flat(sums),
-        width * sets,
-        lanes,
-        ensemble.results,
-        aggregate,
+        WalkSizes(width * sets, lanes, ensemble.results, aggregate),
         work=STEPS * rows * tables.roots.size,
     )
     return sums
