@@ -30,12 +30,16 @@ from partita_conformance.judging.requirements import (
 )
 from partita_conformance.runs.collect import Selection, collect
 from partita_conformance.suites.resources.collecting import of_new_objects
+from partita_conformance.suites.resources.suite_memory import resident_bytes
 
 PASSED, FAILED, DECLINED, SKIPPED = "passed", "failed", "declined", "skipped"
 CRASHED, TIMEOUT = "crashed", "timeout"
 UNSUPPORTED, XFAILED, XPASSED = "unsupported", "xfailed", "xpassed"
 _INTERRUPTED = 130  # as the command line's own exit code
 _START_S = 300  # a worker imports, reads the cases and opens the device before its first check
+
+MOST_RESIDENT = 1 << 30
+"""A worker with more bytes in memory is replaced: compilers keep what they made for each model."""
 
 BAD = (FAILED, CRASHED, TIMEOUT, XPASSED)
 """Statuses that make a run fail."""
@@ -101,7 +105,7 @@ class InProcess:
 
 
 class Isolated:
-    """Makes checks in a worker process, which is replaced when it crashes or hangs.
+    """Makes checks in a worker process, which is replaced when it crashes, hangs or grows.
 
     Args:
         target: The device.
@@ -129,13 +133,15 @@ class Isolated:
                 return Outcome(
                     check, TIMEOUT, f"no result within {self._timeout_s:.0f} s", self._timeout_s
                 )
-            status, detail = json.loads(pipe.recv_bytes())
+            status, detail, resident = json.loads(pipe.recv_bytes())
         except (EOFError, OSError):
             code = self._end()
             what = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
             return Outcome(
                 check, CRASHED, f"the process ended with {what}", time.perf_counter() - start
             )
+        if resident > MOST_RESIDENT:
+            self._end()
         return Outcome(check, status, detail, time.perf_counter() - start)
 
     def close(self) -> None:
@@ -233,7 +239,16 @@ def _serve_checks(
             name = pipe.recv_bytes().decode()
         except (EOFError, OSError):
             return
-        pipe.send_bytes(json.dumps(attempt(checks[name], bench)).encode())
+        answer = *attempt(checks[name], bench), _resident_bytes()
+        pipe.send_bytes(json.dumps(answer).encode())
+
+
+def _resident_bytes() -> int:
+    """Memory of this process; 0 where the system does not tell."""
+    try:
+        return resident_bytes()
+    except NotApplicableError:
+        return 0
 
 
 def run_expected(check: Check, runner: InProcess | Isolated, expectations: Expectations) -> Outcome:

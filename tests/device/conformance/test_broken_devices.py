@@ -31,6 +31,7 @@ from good_device import Two
 from sampling import THOROUGH
 
 from partita_conformance.bench.bench import Target
+from partita_conformance.runs import running
 from partita_conformance.runs.collect import Selection, collect
 from partita_conformance.runs.running import (
     CRASHED,
@@ -177,6 +178,18 @@ def test_crash_costs_its_check_only():
         "Exp": CRASHED,
     }
     assert "exit code 139" in next(o.detail for o in outcomes if o.status == CRASHED)
+
+
+def test_a_worker_that_has_grown_is_replaced(monkeypatch):
+    monkeypatch.setattr(running, "MOST_RESIDENT", 1)
+    selection = Selection(("random/Exp/0", "random/Abs/0"))
+    runner = Isolated(Target("REFERENCE"), selection, 60)
+    try:
+        for check in collect(selection):
+            assert runner.run(check).status == PASSED
+            assert not multiprocessing.active_children()
+    finally:
+        runner.close()
 
 
 def test_an_interrupted_worker_ends_quietly(capfd):
