@@ -422,8 +422,9 @@ def test_families_that_sum_by_fma_have_forms():
     using = {file.stem for file in cl.glob("*.cl") if "fma(" in file.read_text()}
     assert using == {
         *(
-            "attention_tiles",
+            "attention",
             "cache_attention",
+            "cache_prompt",
             "conv_depthwise",
             "conv_transpose",
             "driver_trial",
