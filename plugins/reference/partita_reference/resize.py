@@ -108,8 +108,7 @@ class Resize(OriginalResize):
 
 def _axes(x: Array, roi: Any, scales: Any, sizes: Any, given: dict[str, Any]) -> list[Axis]:
     """The axes that are named, all if none is, with what becomes of them."""
-    named = given.get("axes")
-    numbers = list(range(x.ndim)) if named is None else [int(a) % x.ndim for a in named]
+    numbers = _numbers(given.get("axes"), x.ndim)
     lengths = [x.shape[number] for number in numbers]
     by_sizes = sizes is not None and len(sizes) > 0
     wanted = [float(one) for one in (sizes if by_sizes else () if scales is None else scales)]
@@ -143,6 +142,17 @@ def _axes(x: Array, roi: Any, scales: Any, sizes: Any, given: dict[str, Any]) ->
             numbers, lengths, outs, grown, regions, strict=True
         )
     ]
+
+
+def _numbers(named: Any, ndim: int) -> list[int]:
+    """The axes by their numbers from 0."""
+    axes = list(range(ndim)) if named is None else [int(axis) for axis in named]
+    if not all(-ndim <= axis < ndim for axis in axes):
+        raise ValueError(f"Resize has axes {axes} of a tensor of {ndim} dimensions")
+    numbers = [axis % ndim for axis in axes]
+    if len({*numbers}) < len(numbers):
+        raise ValueError(f"Resize names an axis more than once: {axes}")
+    return numbers
 
 
 def _nearest(rounding: str) -> Callable[[Array, Axis, Array], Array]:

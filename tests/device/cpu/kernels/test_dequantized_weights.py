@@ -161,3 +161,11 @@ def test_products_and_what_is_added(kind, turned, bias, rows):
 def test_strict_products_lose_no_more_than_floats(kind):
     model, x, exact = product(Weights(kind, 256, 40, 64))
     check(model, x, exact, "ACCURACY", 2e-6)
+
+
+def test_an_axis_that_a_matrix_has_not_is_refused():
+    model, x, exact = product(Weights("int8", 64, 64, 0))
+    (dequantize,) = [node for node in model.graph if node.op_type == "DequantizeLinear"]
+    dequantize.attributes["axis"] = ir.AttrInt64("axis", 3)
+    with pytest.raises(partita.errors.PartitaError, match="axis 3"):
+        check(model, x, exact)

@@ -12,6 +12,7 @@ import numpy as np
 
 from partita.lowering.fusion.quantized.levels import known_floats
 from partita.lowering.fusion.rewriting import Rewriter, origins, other_input
+from partita.lowering.geometry.axes import axis_of
 from partita.lowering.graph import Node, Value
 from partita.lowering.program import Array
 
@@ -216,7 +217,7 @@ def _dequantized(node: Node) -> _Weights | None:
         return None
     size = int(node.attrs.get("block_size", 0))
     if not size:
-        axis = int(node.attrs.get("axis", 1)) % 2
+        axis = axis_of(node, node.attrs.get("axis", 1), 2)
         if scale.size not in (1, levels.shape[axis]) or scale.ndim > 1:
             return None
         shape = (-1, 1) if axis == 0 else (1, -1)
