@@ -40,8 +40,6 @@ from cpu_peers import (
     take_turns,
 )
 
-import partita
-
 MODELS = ["resnet50", "resnet50-operators", "mobilenetv2", "mobilenetv2-symmetric", "encoder"]
 
 
@@ -131,14 +129,7 @@ def call_of_ir(model: bytes, feeds: Feeds, threads: int) -> tuple[Call, Results]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.xml"
         openvino.save_model(openvino.Core().read_model(model), path, compress_to_fp16=False)
-        core = partita.Core()
-        compiled = core.compile_model(path, "CPU", {"INFERENCE_NUM_THREADS": threads})
-        request = compiled.create_infer_request()
-        for name, array in feeds.items():
-            request.set_tensor(name, partita.Tensor(array))
-        request.infer()
-    outputs = range(len(compiled.outputs))
-    return request.infer, [np.array(request.get_output_tensor(i).data) for i in outputs]
+        return partita_call(path, feeds, threads, {})
 
 
 def measure(name: str, threads: int, rounds: int, clock: Clock, as_ir: bool) -> None:

@@ -28,6 +28,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -88,7 +89,7 @@ def openvino_call(model: bytes, feeds: Feeds, threads: int, precision: str) -> t
 
 
 def partita_call(
-    model: bytes, feeds: Feeds, threads: int, config: dict[str, Any]
+    model: bytes | Path, feeds: Feeds, threads: int, config: dict[str, Any]
 ) -> tuple[Call, Results]:
     """A call of Partita, and its outputs."""
     core = partita.Core()
