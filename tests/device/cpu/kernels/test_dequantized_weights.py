@@ -55,7 +55,7 @@ class Weights:
 
 
 def constant(array, name):
-    return ir.Value(name=name, const_value=ir.tensor(np.ascontiguousarray(array), name=name))
+    return ir.Value(name=name, const_value=ir.tensor(np.asarray(array, order="C"), name=name))
 
 
 def node(graph, op_type, inputs, attributes=None):
@@ -169,3 +169,11 @@ def test_an_axis_that_a_matrix_has_not_is_refused():
     dequantize.attributes["axis"] = ir.AttrInt64("axis", 3)
     with pytest.raises(partita.errors.PartitaError, match="axis 3"):
         check(model, x, exact)
+
+
+def test_one_scale_and_one_zero_point_are_for_all():
+    """A scale without dimensions beside a zero point with one ended the compile."""
+    weights = Weights("uint4", 300, 70, -1)
+    weights.scales, weights.zeros = weights.scales.reshape(()), weights.zeros.reshape(1)
+    model, x, exact = product(weights, decompressed)
+    assert check(model, x, exact) & PRODUCTS

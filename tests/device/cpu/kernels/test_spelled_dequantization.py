@@ -114,3 +114,22 @@ def test_scales_of_inputs_are_none_of_outputs():
     result, expected, steps = g.results(y, (1, 32, 12, 12))
     check(result, expected)
     assert not steps & PRODUCTS
+
+
+def test_a_scale_that_many_products_make_of_one_number():
+    """Each product of a number by itself doubled the time to know it: 30 took hours."""
+    levels = np.arange(256, dtype=np.uint8).reshape(32, 8)
+    nodes = [helper.make_node("Cast", ["w"], ["f"], to=1)]
+    nodes += [helper.make_node("Mul", [f"s{i}", f"s{i}"], [f"s{i + 1}"]) for i in range(40)]
+    nodes += [helper.make_node("Mul", ["f", "s40"], ["m"]), helper.make_node("MatMul", "xm", ["y"])]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", 1, [2, 32])],
+        [helper.make_tensor_value_info("y", 1, [2, 8])],
+        [numpy_helper.from_array(levels, "w"), numpy_helper.from_array(np.float32(-1), "s0")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    x = np.ones((2, 32), np.float32)
+    (y,) = partita.Core().compile_model(model, "CPU")({"x": x}).to_tuple()
+    np.testing.assert_allclose(y, x @ levels.astype(np.float32), rtol=1e-4)

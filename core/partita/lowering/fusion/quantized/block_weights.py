@@ -263,15 +263,12 @@ def _in_two_axes(
 ) -> _Weights | None:
     """Weights as a matrix, if the shape that a graph gives them is that of the blocks in order."""
     rank = levels.ndim
-    if rank not in (2, 3) or scales.ndim not in (0, rank) or scales.size == 0:
+    if rank not in (2, 3) or scales.ndim not in ((0, 2) if rank == 2 else (3,)) or not scales.size:
         return None
-    if rank == 3 and scales.ndim != rank:
+    if zeros is not None and zeros.size == 1:
+        zeros = np.broadcast_to(zeros.reshape(()), scales.shape)
+    if zeros is not None and zeros.shape != scales.shape:
         return None
-    if zeros is not None and zeros.size != 1 and zeros.shape != scales.shape:
-        return None
-    points = None if zeros is None else np.broadcast_to(zeros.reshape(-1)[:1], scales.shape)
-    if zeros is not None and zeros.size > 1:
-        points = zeros
     if rank == 2:
         flat = (1, 1) if scales.ndim == 0 else scales.shape
         matrix, size = levels, 0
@@ -287,8 +284,5 @@ def _in_two_axes(
         flat = (first, second) if axis == 2 else (first, third)
     if matrix.shape != shape or math.prod(flat) != scales.size:
         return None
-    return _Weights(matrix, scales.reshape(flat), _shaped(points, flat), size)
-
-
-def _shaped(zeros: Array | None, shape: tuple[int, ...]) -> Array | None:
-    return None if zeros is None else zeros.reshape(shape)
+    zeros = None if zeros is None else zeros.reshape(flat)
+    return _Weights(matrix, scales.reshape(flat), zeros, size)

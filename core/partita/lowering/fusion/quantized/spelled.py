@@ -121,37 +121,44 @@ def _cast(x: Value, result: Value, before: _Spelled | None) -> _Spelled | None:
 
 _MOST_KNOWN = 1 << 16
 """Numbers that are computed to be known: scales, zero points and biases."""
+_MOST_STEPS = 8
+"""Operations one behind the other that make them; each of two inputs doubles what is computed."""
 
 
 def _known(value: Value | None) -> Array | None:
     """float32 numbers that are constant, or that a graph makes of few constants."""
     if value is None or value.dtype != _FLOAT or value.shape is None:
         return None
-    array = _computed(value)
+    array = _computed(value, _MOST_STEPS)
     sizes = [n for n in value.shape if isinstance(n, int)]
     if array is None or len(sizes) < len(value.shape) or math.prod(sizes) != array.size:
         return None
     return array.reshape(sizes)
 
 
-def _computed(value: Value | None) -> Array | None:
-    """The numbers of a value in order; shapes that a Reshape gives are left to who asks."""
+def _computed(value: Value | None, steps: int) -> Array | None:
+    """The numbers of a value in order; shapes that a Reshape gives are left to who asks.
+
+    Args:
+        value: The value.
+        steps: Operations that may lie between constants and it.
+    """
     if value is None:
         return None
     maker = value.producer
     if value.const is not None:
         few = value.const.size <= _MOST_KNOWN and value.const.dtype.kind in "fiu"
         return value.const.astype(np.float32) if few else None
-    if maker is None or value.dtype != _FLOAT:
+    if maker is None or value.dtype != _FLOAT or not steps:
         return None
     if maker.kind in ("Cast", "Reshape"):
-        array = _computed(maker.inputs[0])
+        array = _computed(maker.inputs[0], steps - 1)
         sizes = [n for n in value.shape or () if isinstance(n, int)]
         fits = array is not None and value.shape is not None and math.prod(sizes) == array.size
         return array.reshape(sizes) if array is not None and fits else array
     if maker.kind not in ("Sub", "Mul"):
         return None
-    a, b = (_computed(x) for x in maker.inputs)
+    a, b = (_computed(x, steps - 1) for x in maker.inputs)
     if a is None or b is None or (1 not in (a.size, b.size) and a.shape != b.shape):
         return None
     return np.asarray(a - b if maker.kind == "Sub" else a * b)
