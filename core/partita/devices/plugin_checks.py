@@ -117,8 +117,9 @@ def _is_text(value: object) -> bool:
 
 
 def _is_bytes_or_none(value: object) -> bool:
-    is_number = isinstance(value, int) and not isinstance(value, bool)
-    return value is None or (is_number and 0 <= value < _MOST_BYTES)  # type: ignore[operator]
+    if isinstance(value, int) and not isinstance(value, bool):
+        return 0 <= value < _MOST_BYTES
+    return value is None
 
 
 def _are_texts_by_name(value: object) -> bool:

@@ -69,7 +69,7 @@ def read_model(
         source: A path, the file's bytes, an ``onnx.ModelProto``, an ``onnx_ir.Model`` (taken over)
             or a ``Model`` (returned as it is). A path or bytes may be an OpenVINO IR's ``.xml``, a
             GGUF, TFLite or circle file.
-        tidy: Make it tidy; without it only the op_graph is checked, which is right for what
+        tidy: Make it tidy; without it only its connections are checked, which is right for what
             :meth:`Model.to_onnx` made of a model that was read.
         weights: An OpenVINO IR's ``.bin`` file: path, bytes or array; ``None``: the ``.xml``'s.
         isolate: For files of strangers: ONNX's shape inference, which is C++ and trusts what it

@@ -63,7 +63,11 @@ def with_other_parts(file: GgufFile, path: Path | None) -> GgufFile:
             "most; or join them by llama.cpp: llama-gguf-split --merge FIRST-PART.gguf WHOLE.gguf"
         )
     tensors: dict[str, GgufTensor] = {}
-    parts = [_part(number, count, one) for number, one in enumerate(paths)]
+    parts = []
+    for number, one in enumerate(paths):
+        part = file if one == path else _opened(one, number, count)
+        _require_place(part, number, count)
+        parts.append(part)
     for part in parts:
         if twice := tensors.keys() & part.tensors.keys():
             raise ModelFormatError(f"{part.origin} has a tensor '{min(twice)}' of another part.")
@@ -77,27 +81,24 @@ def with_other_parts(file: GgufFile, path: Path | None) -> GgufFile:
     return parts[0].with_tensors(tensors)
 
 
-def _part(number: int, count: int, path: Path) -> GgufFile:
-    """One part of a model.
-
-    Args:
-        number: Which one, from 0.
-        count: How many there are.
-        path: Where it has to lie.
-    """
+def _opened(path: Path, number: int, count: int) -> GgufFile:
+    """The part at a path, the one with this number, from 0, of so many."""
     try:
-        file = GgufFile(map_model(path), f"'{path}'")
+        return GgufFile(map_model(path), f"'{path}'")
     except ModelNotFoundError as error:
         raise ModelNotFoundError(
             f"Part {number + 1} of {count} of the model is not there: {error}"
         ) from error
+
+
+def _require_place(file: GgufFile, number: int, count: int) -> None:
+    """Refuses a file that says to be another part than its name does."""
     told = _split(file, "no", 0), _split(file, "count", 1)
     if told != (number, count):
         raise ModelFormatError(
             f"{file.origin} says that it is part {told[0] + 1} of {told[1]}, and its name that it "
             f"is part {number + 1} of {count}."
         )
-    return file
 
 
 def _split(file: GgufFile, key: str, default: int) -> int:

@@ -38,7 +38,7 @@ class Signatures:
     def of(self, ops: Sequence[int], outputs: Sequence[str] = ()) -> str:
         """Signature of operations that are compiled as one submodel.
 
-        Operators, versions, attributes, op_graph, and types and shapes of all that comes in count;
+        Operators, versions, attributes, connections, types and shapes of all that comes in count;
         so do small integer constants and which values come out. Names and weights do not. Where a
         shape is not known, the work is only equal to itself: its place in its model counts then.
 

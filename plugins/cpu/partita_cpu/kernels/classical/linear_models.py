@@ -10,9 +10,9 @@ import numpy as np
 from partita.contract.query import Reason, ReasonCode
 from partita.errors import OperandError
 from partita.lowering import Builder, Node, Operand
-from partita.lowering.kernel_table import refused_attribute, refused_choice
+from partita.lowering.kernel_table import refused_attribute
 from partita_cpu.jit.kernel import jit
-from partita_cpu.kernels.classical.scores import TRANSFORMS, emit_scores
+from partita_cpu.kernels.classical.scores import emit_scores, refused_labels
 from partita_cpu.kernels.operator_table import FLOATS, kernel
 from partita_cpu.scalar.instructions import like
 
@@ -45,13 +45,8 @@ def sum_rows(x: Any, factors: Any, added: Any, y: Any, width: int, tid: int, nt:
 
 
 def _refused_classifier(node: Node) -> Reason | None:
-    if reason := refused_choice(node, "post_transform", *TRANSFORMS):
-        return reason
     labels = node.attrs.get("classlabels_ints") or ()
-    if len(labels) < 2:
-        text = f"{len(labels)} classes are labelled by integers; takes 2 or more"
-        return Reason(ReasonCode.UNSUPPORTED_ATTRIBUTE, text)
-    return _refused_numbers(node, len(labels))
+    return refused_labels(node, labels) or _refused_numbers(node, len(labels))
 
 
 def _refused_regressor(node: Node) -> Reason | None:

@@ -102,6 +102,16 @@ def emit_scores(
     return y, scores
 
 
+def refused_labels(node: Node, labels: Sequence[int]) -> Reason | None:
+    """Why scores of a classifier are not computed here: how they end, or labels that are texts."""
+    if reason := refused_choice(node, "post_transform", *TRANSFORMS):
+        return reason
+    if len(labels) > 1:
+        return None
+    text = f"{len(labels)} classes are labelled by integers; takes 2 or more"
+    return Reason(ReasonCode.UNSUPPORTED_ATTRIBUTE, text)
+
+
 def refused_scores(
     node: Node, labels: Sequence[int], spoken: Collection[int], weights: Array, base: Array
 ) -> Reason | None:
@@ -114,12 +124,10 @@ def refused_scores(
         weights: What they say.
         base: What is added.
     """
-    if reason := refused_choice(node, "post_transform", *TRANSFORMS):
+    if reason := refused_labels(node, labels):
         return reason
     plain = node.attrs.get("post_transform", "NONE") == "NONE"
-    if len(labels) < 2:
-        text = f"{len(labels)} classes are labelled by integers; takes 2 or more"
-    elif len(spoken) > 1 or not spoken:
+    if len(spoken) > 1 or not spoken:
         if base.size in (0, len(labels)) and len(labels) > 2:
             return None
         text = f"{base.size} base values, leaves for {len(spoken)} of {len(labels)} classes"
