@@ -24,12 +24,14 @@ from partita.errors import CompileError, InferError, InputError, in_words, raise
 from partita.extensions import extension_of
 from partita.model.model import Model
 from partita.properties import DeviceProperties
+from partita.system.threads.blas_threads import blas_threads
 from partita.tensors.sequence_values import boxed, copied, unboxed
 from partita.tensors.tensor import HostTensor, Tensor
 from partita_reference.corrections import corrected_for
 from partita_reference.declared_shapes import graphs, tell_declared_shapes
 from partita_reference.decoder import unread as unread_of_decoder
 from partita_reference.extensions import python_operators
+from partita_reference.properties import ReferenceProperties
 from partita_reference.recurrent import ACTIVATIONS
 from partita_reference.texts.pattern import steps_of
 
@@ -184,6 +186,7 @@ class ReferenceModel(DeviceModel):
 
     Attributes:
         evaluator: Computes it.
+        blas_threads: Threads of its matrix products; 0 for as many as numpy uses.
         sizes_vary: Whether the shape of an input or of a value depends on what a request gives.
 
     Raises:
@@ -192,6 +195,9 @@ class ReferenceModel(DeviceModel):
 
     def __init__(self, model: Model, properties: DeviceProperties, device: str) -> None:
         super().__init__(model, properties, device)
+        if not isinstance(properties, ReferenceProperties):
+            raise CompileError(f"Device {device} needs ReferenceProperties, not {type(properties)}")
+        self.blas_threads = properties.INFERENCE_NUM_THREADS
         self.sizes_vary = _sizes_vary(model)
         try:
             opset = model.ir.opset_imports.get("", 1)
@@ -221,6 +227,7 @@ class ReferenceRunner(Runner):
         self._names = [port.name for port in compiled.inputs]
         self._ports = compiled.outputs
         self._sizes_vary = compiled.sizes_vary
+        self._threads = compiled.blas_threads
         self._count = compiled.properties.PERF_COUNT
         self._ops = [(op.name, op.op_type) for op in compiled.model.ops] if self._count else []
         self._infos: list[ProfilingInfo] = []
@@ -235,6 +242,7 @@ class ReferenceRunner(Runner):
         }
         start = time.perf_counter()
         with (
+            blas_threads(self._threads),
             raised_as(InferError, "The reference evaluator failed"),
             np.errstate(all="ignore"),  # infinities are results like others
         ):

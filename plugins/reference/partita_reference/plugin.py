@@ -13,6 +13,7 @@ from partita.properties.deferred import deferred_properties
 
 if TYPE_CHECKING:
     from partita.properties import DeviceProperties
+    from partita_reference.properties import ReferenceProperties
 
 
 class ReferencePlugin(DevicePlugin):
@@ -20,8 +21,8 @@ class ReferencePlugin(DevicePlugin):
 
     device_name = "REFERENCE"
     is_reference = True
-    properties_type: ClassVar[type[DeviceProperties]] = deferred_properties(
-        "partita.properties.schema:DeviceProperties"
+    properties_type: ClassVar[type[ReferenceProperties]] = deferred_properties(
+        "partita_reference.properties:ReferenceProperties"
     )
 
     def device_info(self, device_id: str) -> DeviceInfo:

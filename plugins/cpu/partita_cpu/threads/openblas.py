@@ -1,4 +1,4 @@
-"""Control of OpenBLAS: the number of its threads, and none of its calls during a fork.
+"""Products by numpy's OpenBLAS: with the threads of who runs them, and never during a fork.
 
 OpenBLAS holds locks while it computes. A child that is forked meanwhile inherits them locked, and
 its first product waits for ever. So a fork waits until no product runs.
@@ -7,24 +7,26 @@ its first product waits for ever. So a fork waits until no product runs.
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import functools
 import threading
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from partita.system.threads.blas_threads import blas_threads
 from partita.system.threads.fork_order import around_forks
 from partita.system.threads.interrupt_safe_lock import take
 
 Array = np.ndarray[Any, Any]
 
-_SETTERS = ("scipy_openblas_set_num_threads64_", "openblas_set_num_threads64_")
 
-_current = 0
+class _Local(threading.local):
+    """What products use that a thread asks for; 0 leaves numpy's number as it is."""
+
+    threads = 0
+
+
+_local = _Local()
 
 PATIENCE_S = 5.0
 """A fork waits no longer: a signal handler that forks may have interrupted a product."""
@@ -78,7 +80,7 @@ def matmul(a: Array, b: Array, out: Array | None = None) -> Array:
             gate.running.add(product)
         finally:
             gate.forking.release()
-        with np.errstate(all="ignore"):
+        with blas_threads(_local.threads), np.errstate(all="ignore"):
             result: Array = np.matmul(a, b, out=out)
         return result
     finally:
@@ -93,37 +95,5 @@ around_forks(gate.close, gate.open, _in_child)
 
 
 def use_threads(count: int) -> None:
-    """Lets matrix products use this many threads from now on, in the whole process.
-
-    OpenBLAS knows one number only, so of two models that run at once the last one sets it. Does
-    nothing where numpy does not bring an OpenBLAS of its own.
-    """
-    global _current
-    if count != _current:
-        setter = _setter()
-        if setter is not None:
-            setter(count)
-        _current = count
-
-
-@functools.cache
-def _setter() -> Callable[[int], None] | None:
-    for path in _libraries():
-        try:
-            library = ctypes.CDLL(str(path))
-        except OSError:
-            continue
-        for name in _SETTERS:
-            function = getattr(library, name, None)
-            if function is not None:
-                function.argtypes, function.restype = [ctypes.c_int], None
-                set_threads: Callable[[int], None] = function
-                return set_threads
-    return None
-
-
-def _libraries() -> Iterator[Path]:
-    """The libraries that numpy's wheel carries, on Linux and Windows, and on macOS."""
-    package = Path(np.__file__).parent
-    yield from package.parent.glob("numpy.libs/*openblas*")
-    yield from package.glob(".dylibs/*openblas*")
+    """Lets products that this thread asks for use so many threads from now on."""
+    _local.threads = count
