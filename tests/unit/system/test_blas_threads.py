@@ -32,7 +32,7 @@ class OpenBlas:
 @pytest.fixture
 def blas(monkeypatch):
     fake = OpenBlas()
-    monkeypatch.setattr(module, "_openblas", lambda: fake)
+    monkeypatch.setattr(module, "openblas", lambda: fake)
     return fake
 
 
@@ -99,8 +99,8 @@ def test_an_interrupted_block_is_over(blas):
 
 
 def test_numpys_own_library_is_found_where_its_wheel_has_one():
-    found = module._openblas()
-    if not list(module._libraries()):
+    found = module.openblas()
+    if not list(module.libraries()):
         assert found is None
         return
     before = found.get()

@@ -25,7 +25,9 @@ _NAMES = "scipy_openblas_{}_num_threads64_", "openblas_{}_num_threads64_"
 
 
 @dataclass(frozen=True)
-class _OpenBlas:
+class OpenBlas:
+    """Functions of a library that is loaded: its number of threads, and what sets it."""
+
     get: Callable[[], int]
     set: Callable[[int], None]
 
@@ -42,7 +44,7 @@ class _Computations:
         self._lock = threading.Lock()
         self._before: int | None = None  # any of them began
 
-    def begin(self, blas: _OpenBlas, computation: object, count: int) -> None:
+    def begin(self, blas: OpenBlas, computation: object, count: int) -> None:
         """Has products use as many threads as this one asks for."""
         take(self._lock)
         try:
@@ -55,7 +57,7 @@ class _Computations:
         finally:
             self._lock.release()
 
-    def settle(self, blas: _OpenBlas) -> None:
+    def settle(self, blas: OpenBlas) -> None:
         """Has them use as many as the latest asks for, or as before the first one."""
         take(self._lock)
         try:
@@ -81,7 +83,7 @@ def blas_threads(count: int) -> Iterator[None]:
     Args:
         count: Threads; 0 leaves them as they are.
     """
-    blas = _openblas() if count else None
+    blas = openblas() if count else None
     if blas is None:
         yield
         return
@@ -96,8 +98,9 @@ def blas_threads(count: int) -> Iterator[None]:
 
 
 @functools.cache
-def _openblas() -> _OpenBlas | None:
-    for path in _libraries():
+def openblas() -> OpenBlas | None:
+    """The one that numpy computes with, if its wheel brought it."""
+    for path in libraries():
         try:
             library = ctypes.CDLL(str(path))
         except OSError:
@@ -108,11 +111,11 @@ def _openblas() -> _OpenBlas | None:
             if getter is not None and setter is not None:
                 getter.argtypes, getter.restype = [], ctypes.c_int
                 setter.argtypes, setter.restype = [ctypes.c_int], None
-                return _OpenBlas(getter, setter)
+                return OpenBlas(getter, setter)
     return None
 
 
-def _libraries() -> Iterator[Path]:
+def libraries() -> Iterator[Path]:
     """The libraries that numpy's wheel carries, on Linux and Windows, and on macOS."""
     package = Path(np.__file__).parent
     yield from package.parent.glob("numpy.libs/*openblas*")
