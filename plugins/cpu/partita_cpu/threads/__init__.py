@@ -1,1 +1,1 @@
-"""Threads: the pool that walks call tables, teams for one step, and products by numpy's OpenBLAS."""
+"""Threads: the pool that walks call tables, teams for one step, and products by OpenBLAS."""
