@@ -550,6 +550,25 @@ def test_shapes_beside_a_local_function_that_returns_its_input():
     assert read_model(proto).outputs[0].shape == (3, 2)
 
 
+@pytest.mark.parametrize("opset", [13, 14])  # to 14 Add took fewer types
+def test_local_functions_of_another_opset(opset):
+    """As sklearn's KNNImputer is written: functions of opset 14 in a model of 18."""
+    proto = with_function([node("Add", ["a", "a"], "b"), node("Neg", ["b"], "c")])
+    proto.functions[0].opset_import[0].version = opset
+    model = read_model(proto)
+    assert model.ir.opset_imports[""] == 17
+    (expected,) = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, {"x": X})
+    np.testing.assert_array_equal(evaluate(model, x=X)[0], expected)
+
+
+def test_local_functions_whose_operators_the_opset_of_the_model_defines_otherwise():
+    proto = with_function([node("Add", ["a", "a"], "b"), node("Softmax", ["b"], "c")])
+    proto.functions[0].opset_import[0].version = 11  # whose axis is 1 by default
+    refused(proto, "uses 'Softmax' of opset 11, the model itself opset 17 (domain '')")
+    proto.functions[0].node[1].op_type = "Unknown"
+    refused(proto, "uses 'Unknown' of opset 11, the model itself opset 17 (domain '')")
+
+
 def test_local_functions_that_call_themselves():
     proto = with_function([node("twice_and_neg", ["a"], "c", domain="local")])
     refused(proto, "Function 'twice_and_neg' of the model calls itself")

@@ -9,6 +9,7 @@ from partita.errors import ModelFormatError
 from partita.model.value_uses import operations
 
 if TYPE_CHECKING:
+    import onnx
     import onnx_ir as ir
 
 MOST_OPERATIONS = 1_000_000
@@ -19,13 +20,15 @@ def inline_functions(ir_model: ir.Model) -> None:
     """Replaces calls of functions by their operations; the model has no functions any more.
 
     Raises:
-        ModelFormatError: They would become too many operations, or call themselves.
+        ModelFormatError: They would become too many operations, call themselves, or use operators
+            that the model's opset defines otherwise.
     """
     from onnx_ir.passes.common import InlinePass
 
     _check_inlined_size(ir_model)
     for function in ir_model.functions.values():
         _return_own_values(function, ir_model.opset_imports)
+        _import_as_model(function, ir_model)
     graphs: list[ir.Graph | ir.Function] = [ir_model.graph, *ir_model.functions.values()]
     for graph in graphs:
         for node in operations(graph)[0]:
@@ -55,6 +58,60 @@ def _return_own_values(function: ir.Function, opsets: Mapping[str, int]) -> None
             function.outputs[place] = copy.outputs[0]
             function.opset_imports.setdefault("", opsets.get("", 1))
         returned.add(value)
+
+
+def _import_as_model(function: ir.Function, ir_model: ir.Model) -> None:
+    """Imports the opsets of the model, where these define the function's operators the same.
+
+    Raises:
+        ModelFormatError: Names an operator that they define otherwise, or that ONNX does not.
+    """
+    for domain, version in function.opset_imports.items():
+        target = ir_model.opset_imports.get(domain, version)
+        if target == version:
+            continue
+        for node in operations(function)[0]:
+            if node.domain != domain or node.op_identifier() in ir_model.functions:
+                continue
+            if not _takes_the_same(str(node.op_type), domain, version, target):
+                raise ModelFormatError(
+                    f"Function '{function.name}' of the model uses '{node.op_type}' of opset "
+                    f"{version}, the model itself opset {target} (domain '{domain}'), which need "
+                    "not mean the same by it; export the model with one opset."
+                )
+        function.opset_imports[domain] = target
+
+
+def _takes_the_same(op_type: str, domain: str, version: int, target: int) -> bool:
+    """Whether an opset defines an operator as a former one does, or for more types."""
+    from onnx import defs
+
+    try:
+        old = defs.get_schema(op_type, version, domain)
+        new = defs.get_schema(op_type, target, domain)
+    except defs.SchemaError:  # nothing that ONNX defines
+        return False
+    types = {one.type_param_str: set(one.allowed_type_strs) for one in new.type_constraints}
+    return old.since_version == new.since_version or (
+        _signature(old) == _signature(new)
+        and all(
+            types.get(one.type_param_str, set()).issuperset(one.allowed_type_strs)
+            for one in old.type_constraints
+        )
+    )
+
+
+def _signature(schema: onnx.defs.OpSchema) -> tuple[object, ...]:
+    """Attributes, inputs and outputs of an operator, without the types that they may have."""
+    attributes = {
+        (name, str(one.type), one.required, str(one.default_value))
+        for name, one in schema.attributes.items()
+    }
+    ports = (
+        [(port.name, str(port.option), port.type_str) for port in side]
+        for side in (schema.inputs, schema.outputs)
+    )
+    return (attributes, *ports)
 
 
 def _check_inlined_size(ir_model: ir.Model) -> None:
