@@ -14,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx.reference.op_run import OpRun
 
+from partita.lowering.corrected_reference.axes import axis_of
 from partita.tensors import cache_rows
 
 Array = np.ndarray[Any, Any]
@@ -321,7 +322,7 @@ class SimplifiedLayerNormalization(OpRun):
     op_schema = None
 
     def _run(self, x: Array, scale: Array, **attributes: Any) -> tuple[Array, ...]:
-        axis = attributes.get("axis", -1) % x.ndim
+        axis = axis_of(x.ndim, attributes.get("axis", -1))
         rows = x.astype(np.float64).reshape(*x.shape[:axis], math.prod(x.shape[axis:]))
         square = (rows * rows).mean(axis=-1, keepdims=True)
         inverse = 1 / np.sqrt(square + float(attributes.get("epsilon", np.float32(1e-5))))

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from onnx.reference.op_run import OpRun
 
+from partita.lowering.corrected_reference.axes import axis_of
+
 Array = np.ndarray[Any, Any]
 
 
@@ -72,7 +74,7 @@ class GatherBlockQuantized(OpRun):
         bits, block = attributes.get("bits", 4), attributes.get("block_size", 128)
         packed = data.dtype == np.uint8
         numbers = unpacked(data, bits) if packed else data.astype(np.int8)
-        axis = attributes.get("quantize_axis", 1) % numbers.ndim
+        axis = axis_of(numbers.ndim, attributes.get("quantize_axis", 1))
         centers: Array = np.array(float(1 << (bits - 1) if packed else 0))
         if zeros is not None:
             halves = packed and zeros.dtype == np.uint8
@@ -80,7 +82,7 @@ class GatherBlockQuantized(OpRun):
             centers = _per_number(given, block, axis, numbers.shape[axis])
         factors = _per_number(scales.astype(np.float64), block, axis, numbers.shape[axis])
         table = (numbers - centers.astype(np.float64)) * factors
-        along = attributes.get("gather_axis", 0) % table.ndim
+        along = axis_of(table.ndim, attributes.get("gather_axis", 0))
         size = table.shape[along]
         places = np.where(indices < 0, indices + size, indices)
         exists = (places >= 0) & (places < size)

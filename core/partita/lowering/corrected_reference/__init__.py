@@ -15,6 +15,7 @@ from onnx.reference.op_run import OpRun
 
 from partita.lowering.corrected_reference.arithmetic import BatchNormalization, CumSum, Pow, PRelu
 from partita.lowering.corrected_reference.attention import attention_of
+from partita.lowering.corrected_reference.axes import NAMED_AXES, with_checked_axes
 from partita.lowering.corrected_reference.element_types import BY_TYPE
 from partita.lowering.corrected_reference.exact import EXACT
 from partita.lowering.corrected_reference.indexing import GatherElements
@@ -31,8 +32,8 @@ from partita.lowering.corrected_reference.rounding import (
     Cast,
     CastLike,
     LpNormalization,
+    original,
     widened,
-    widened_original,
 )
 from partita.lowering.corrected_reference.softmax import Hardmax, LogSoftmax, Softmax
 from partita.lowering.corrected_reference.windows import (
@@ -90,9 +91,9 @@ def corrected_for(opset: int, more: tuple[type[OpRun], ...] = ()) -> tuple[type[
     wanted += [] if attention is None else [attention]
     # Some are named after a version, as the original is: "Attention_24".
     needed = {new.__name__.partition("_")[0]: new for new in wanted}
-    for name in WIDENED:
-        new = needed.get(name)
-        wide = widened(new, name) if new else widened_original(name, opset)
-        if wide is not None:
-            needed[name] = wide
+    for change, names in ((widened, WIDENED), (with_checked_axes, NAMED_AXES)):
+        for name in names:
+            base = needed.get(name) or original(name, opset)
+            if base is not None:
+                needed[name] = change(base, name)
     return tuple(needed.values())

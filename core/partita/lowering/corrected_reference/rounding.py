@@ -17,6 +17,7 @@ from onnx.reference.op_run import OpRun, RuntimeContextError
 from onnx.reference.ops._op_list import load_op
 from onnx.reference.ops.op_cast import cast_to
 
+from partita.lowering.corrected_reference.axes import schema_of
 from partita.tensors.narrowing import LONG, rounded_to_odd
 
 Array = np.ndarray[Any, Any]
@@ -44,10 +45,7 @@ def widened(base: type[OpRun], op_type: str) -> type[OpRun]:
 
     Attributes are widened to float64, in which the original's formulas of them alone are then.
     """
-    # The evaluator fills in defaults of the version that a class is named after, or of the last.
-    version = base.__name__.rpartition("_")[2]
-    numbered = (int(version), "") if version.isdigit() else ()
-    schema = onnx.defs.get_schema(op_type, *numbered)
+    schema = schema_of(base, op_type)
 
     class Widened(base):  # type: ignore[valid-type,misc]  # made for each operator
         op_schema = schema  # decides which defaults there are
@@ -85,17 +83,15 @@ def _wide(x: Any) -> Any:
     return x.astype(np.float32) if isinstance(x, np.ndarray) and x.dtype in _HALVES else x
 
 
-def widened_original(op_type: str, opset: int) -> type[OpRun] | None:
-    """The evaluator's own operator, widened; ``None`` if it has none, or one made of others."""
+def original(op_type: str, opset: int) -> type[OpRun] | None:
+    """The evaluator's own operator; ``None`` if it has none, or one made of others."""
     if not onnx.defs.has(op_type, opset):
         return None
     try:
         found = load_op("", op_type, opset, evaluator_cls=ReferenceEvaluator)
     except (ImportError, RuntimeError, ValueError, NotImplementedError, RuntimeContextError):
         return None
-    if not (isinstance(found, type) and issubclass(found, OpRun)):
-        return None
-    return widened(found, op_type)
+    return found if isinstance(found, type) and issubclass(found, OpRun) else None
 
 
 class LpNormalization(OpRun):
