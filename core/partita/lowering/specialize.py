@@ -85,7 +85,6 @@ class Specializer:
         self.programs: RecentlyUsed[Any, Program] = RecentlyUsed(
             target.most_kept_bytes, lambda program: program.kept_bytes
         )
-        self._varying: set[tuple[int, int]] = set()
         self._forget_classes()
         self._lock = InterruptSafeLock()
         self._weights: dict[Value, Operand | None] = {
@@ -323,35 +322,43 @@ class Specializer:
             made = known_class.program(specs, values)
             if made is not None:
                 return made
-        if self._have_varied(specs):
+        if self._have_varied(specs, values):
             return self._learned(refine, specs, values)
         return None
 
     def _forget_classes(self) -> None:
         self._classes: list[ClassPrograms] = []
         self._classes_left = CLASSES
-        self._specs: list[Spec] | None = None
-        self._said_to_vary = {
-            (index, axis)
-            for index, value in enumerate(self.graph.inputs)
-            for axis, dim in enumerate(value.shape or ())
-            if not isinstance(dim, int)
-        }
+        self._before: tuple[list[Spec], Mapping[int, Array]] | None = None
+        self._varying: set[tuple[int, int]] = set()
+        self._settled: set[tuple[int, int]] = set()
 
-    def _have_varied(self, specs: Sequence[Spec]) -> bool:
+    def _have_varied(self, specs: Sequence[Spec], values: Mapping[int, Array]) -> bool:
         """Notes which sizes are others than before; whether these differ in sizes alone."""
-        before, self._specs = self._specs, list(specs)
+        before, self._before = self._before, (list(specs), values)
         if before is None or any(
-            len(x) != len(z) for (x, _), (z, _) in zip(before, specs, strict=True)
+            len(x) != len(z) for (x, _), (z, _) in zip(before[0], specs, strict=True)
         ):
             return False
+        pairs = zip(_numbers_of(*before), _numbers_of(specs, values), strict=True)
         self._varying |= {
-            (index, axis)
-            for index, ((old, _), (new, _)) in enumerate(zip(before, specs, strict=True))
-            for axis in range(len(new))
-            if old[axis] != new[axis]
+            (index, place)
+            for index, (old, new) in enumerate(pairs)
+            for place, (one, other) in enumerate(zip(old, new, strict=False))
+            if one != other
         }
         return True
+
+    def _said_to_vary(self, values: Mapping[int, Array]) -> set[tuple[int, int]]:
+        """The sizes that vary by the model's own account, and elements that tell sizes."""
+        said = set()
+        for index, value in enumerate(self.graph.inputs):
+            if index in values:
+                said |= {(index, element) for element in range(values[index].size)}
+            else:
+                dims = enumerate(value.shape or ())
+                said |= {(index, axis) for axis, dim in dims if not isinstance(dim, int)}
+        return said
 
     def _learned(
         self, refine: Refine, specs: Sequence[Spec], values: Mapping[int, Array]
@@ -359,26 +366,35 @@ class Specializer:
         """The program by a new class of shapes; ``None`` if there can be none.
 
         All sizes that vary by the model's own account vary in it, so that one class serves when
-        another of them does. Where that asks too much, those vary that have.
+        another of them does. Those that turn out to be one number for the whole class, as channels
+        do that must be those of weights, are that number from the start in another class, which
+        takes its place: weights are packed, and emitters choose, by numbers alone. Where all that
+        asks too much, those vary that have.
 
         Raises:
             OtherShapes: Emitters make other shapes than were predicted.
         """
         while self._classes_left:
             self._classes_left -= 1
+            may_vary = self._said_to_vary(values) - self._settled - self._varying
             with _producers_kept(self.graph.nodes):
-                axes = frozenset(self._varying | self._said_to_vary)
+                axes = frozenset(self._varying | may_vary)
                 found = learn(self, self.graph, refine, specs, axes, values)
-            if found is not None:
-                programs = ClassPrograms(self, found)
-                self._classes.insert(0, programs)
-                made = programs.program(specs, values)
-                if self._said_to_vary <= self._varying or not programs.needs_numbers:
-                    return made
-                self._classes.remove(programs)
-            elif self._said_to_vary <= self._varying:
-                self._classes_left = 0
-            self._said_to_vary = set()
+            if found is None:
+                if not may_vary:
+                    self._classes_left = 0
+                self._settled |= may_vary
+                continue
+            if settled := found.settled() & may_vary:
+                self._settled |= settled
+                continue
+            programs = ClassPrograms(self, found)
+            self._classes.insert(0, programs)
+            made = programs.program(specs, values)
+            if not may_vary or not programs.needs_numbers:
+                return made
+            self._classes.remove(programs)
+            self._settled |= (programs.settled & may_vary) or may_vary
         return None
 
     def _graph_of(self, nodes: Sequence[Node]) -> Graph:
@@ -405,6 +421,12 @@ class Specializer:
                 return None
             shapes[value] = shape
         return shapes
+
+
+def _numbers_of(specs: Sequence[Spec], values: Mapping[int, Array]) -> Iterator[Sequence[int]]:
+    """The sizes of each input, or its elements where these are known before a run."""
+    for index, (shape, _) in enumerate(specs):
+        yield values[index].reshape(-1).tolist() if index in values else shape
 
 
 def _check_as_declared(graph: Graph, shapes: Mapping[Value, tuple[int, ...]]) -> None:

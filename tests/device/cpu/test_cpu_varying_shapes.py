@@ -551,6 +551,88 @@ def test_sizes_that_are_inputs_vary_as_those_of_tensors_do():
         assert len(recorded(compiled)) > 12
 
 
+def test_channels_that_only_an_input_tells_are_those_of_the_weights_for_all_sizes():
+    """As in a part of a network whose shapes are computed in another part."""
+    rng = np.random.default_rng(0)
+    weights = {
+        "narrow": rng.standard_normal((4, 8, 1, 1)).astype(np.float32) * 0.3,
+        "apart": rng.standard_normal((4, 1, 3, 3)).astype(np.float32) * 0.3,
+        "wide": rng.standard_normal((8, 4, 1, 1)).astype(np.float32) * 0.3,
+    }
+    nodes = [
+        helper.make_node("Reshape", ["x", "shape"], ["image"]),
+        helper.make_node("Conv", ["image", "narrow"], ["a"]),
+        helper.make_node("Relu", ["a"], ["b"]),
+        helper.make_node("Conv", ["b", "apart"], ["c"], group=4, pads=[1, 1, 1, 1]),
+        helper.make_node("Conv", ["c", "wide"], ["d"]),
+        helper.make_node("Add", ["d", "image"], ["y"]),
+    ]
+    inputs = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", None, None, None, None]),
+        helper.make_tensor_value_info("shape", TensorProto.INT64, [4]),
+    ]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+    stored = [numpy_helper.from_array(array, name) for name, array in weights.items()]
+    graph = helper.make_graph(nodes, "channels_given", inputs, outputs, stored)
+    opsets = [helper.make_opsetid("", 17)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    compiled = partita.Core().compile_model(model, "CPU", {"EXECUTION_MODE_HINT": "ACCURACY"})
+    request = compiled.create_infer_request()
+    for batch, height, width in ((1, 9, 12), (1, 12, 9), (1, 16, 20), (2, 15, 11), (2, 9, 30)):
+        feeds = {
+            "x": rng.standard_normal((batch, 2, 4, height, width)).astype(np.float32),
+            "shape": np.array([batch, 8, height, width]),
+        }
+        (wanted,) = onnxruntime_results(model, feeds)
+        np.testing.assert_allclose(request.infer(feeds)[0], wanted, rtol=1e-4, atol=1e-5)
+    if isa().native:
+        assert len(recorded(compiled)) == 4  # all but the first, which is emitted
+
+
+def test_groups_of_channels_that_only_an_input_tells_are_numbers_for_all_sizes():
+    """As in ShuffleNet, whose Reshape's target is computed in another part; emitters want them."""
+    rng = np.random.default_rng(0)
+    weights = {
+        "wide": rng.standard_normal((12, 3, 3, 3)).astype(np.float32) * 0.3,
+        "left": rng.standard_normal((6, 6, 1, 1)).astype(np.float32) * 0.3,
+        "parts": np.array([6, 6]),
+    }
+    nodes = [
+        helper.make_node("Conv", ["x", "wide"], ["a"], pads=[1, 1, 1, 1]),
+        helper.make_node("Reshape", ["a", "groups"], ["b"]),
+        helper.make_node("Transpose", ["b"], ["c"], perm=[0, 2, 1, 3, 4]),
+        helper.make_node("Reshape", ["c", "image"], ["d"]),
+        helper.make_node("Split", ["d", "parts"], ["e", "f"], axis=1),
+        helper.make_node("Conv", ["e", "left"], ["g"]),
+        helper.make_node("Concat", ["g", "f"], ["y"], axis=1),
+    ]
+    inputs = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, "h", "w"]),
+        helper.make_tensor_value_info("groups", TensorProto.INT64, [5]),
+        helper.make_tensor_value_info("image", TensorProto.INT64, [4]),
+    ]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+    stored = [numpy_helper.from_array(array, name) for name, array in weights.items()]
+    graph = helper.make_graph(nodes, "groups_given", inputs, outputs, stored)
+    opsets = [helper.make_opsetid("", 17)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    compiled = partita.Core().compile_model(model, "CPU", {"EXECUTION_MODE_HINT": "ACCURACY"})
+    request = compiled.create_infer_request()
+    sizes = [(2, 19, 22), (2, 22, 19), (3, 26, 20), (2, 25, 41), (3, 29, 30), (2, 31, 23)]
+    for n, h, w in [*sizes, *sizes[::2]]:
+        for groups in (2, 3):
+            feeds = {
+                "x": rng.standard_normal((n, 3, h, w)).astype(np.float32),
+                "groups": np.array([n, groups, 12 // groups, h, w]),
+                "image": np.array([n, 12, h, w]),
+            }
+            if groups == 2 or (n, h, w) == sizes[4]:
+                (wanted,) = onnxruntime_results(model, feeds)
+                np.testing.assert_allclose(request.infer(feeds)[0], wanted, rtol=1e-4, atol=1e-5)
+    if isa().native:
+        assert len(recorded(compiled)) >= 4
+
+
 def test_images_that_turn_their_channels_and_end_in_a_row_ask_for_no_batch_of_one():
     """A transposition asks for the sizes that pass one another, a product of rows for no column."""
     rng = np.random.default_rng(0)

@@ -209,6 +209,23 @@ def test_functions_are_evaluated_again_and_decide_nothing():
     assert recording.repeat([2, 1]) is None
 
 
+def test_sizes_of_which_decisions_leave_one_number_are_told():
+    recording = Recording()
+    batch, channels, width = recording.size(1), recording.size(8), recording.size(5)
+    assert channels * 2 == 16
+    assert width >= 5
+    assert recording.settled_inputs() == [1]
+    recording.close()
+    fork = recording.fork(recording.repeat([1, 8, 7]))
+    first, _, third = fork.inputs(fork.sizes())
+    assert int(third) == 7
+    assert not first > 1
+    assert fork.settled_inputs() == [1, 2]
+    assert not first < 1
+    assert fork.settled_inputs() == [0, 1, 2]
+    assert batch.value == 1
+
+
 def test_a_fork_goes_on_with_what_was_found_out_for_other_sizes():
     recording = Recording()
     double = recording.size(4) * 2

@@ -36,6 +36,8 @@ class ClassPrograms:
 
     Attributes:
         needs_numbers: Whether emitters were asked for all sizes, and wanted the numbers.
+        settled: Sizes that are one number in the whole class, as far as was decided when it was
+            learned, or when emitters wanted numbers.
     """
 
     def __init__(self, owner: Owner, shapes: ShapeClass) -> None:
@@ -44,6 +46,7 @@ class ClassPrograms:
         self._recorded: list[RecordedProgram] = []
         self._left = RECORDINGS if owner.target.arrange is not None else 0
         self.needs_numbers = False
+        self.settled = shapes.settled()
 
     def program(self, specs: Sequence[Spec], values: Mapping[int, Array]) -> Program | None:
         """The program for inputs of these shapes; ``None`` if they are of another class.
@@ -94,6 +97,7 @@ class ClassPrograms:
             _log.debug("'%s' is emitted for each size: %r", graph.name, error)
             return None
         finally:
+            self.settled = self._shapes.settled(recording)
             recording.close(for_good=True)
 
 

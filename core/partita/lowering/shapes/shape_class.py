@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -22,14 +22,21 @@ from partita.lowering.program import Array, Operand, OpRecord, Spec
 from partita.lowering.shapes.result_shapes import TOLD_BY_THE_RUN, predicted
 from partita.lowering.shapes.shape_arithmetic import small_operand
 from partita.lowering.shapes.shape_rules import check_demands
-from partita.lowering.shapes.symbolic_size import NoKeyError, Recording, Size, holds_sizes
+from partita.lowering.shapes.symbolic_size import (
+    NoKeyError,
+    Number,
+    Recording,
+    Size,
+    holds_sizes,
+    integers,
+)
 
 _log = logging.getLogger(__name__)
 
 Shape = tuple[int, ...]
 Refine = Callable[[Graph, Mapping[Value, Shape]], None]
 Axes = frozenset[tuple[int, int]]
-"""Which sizes of inputs vary: input and axis."""
+"""Sizes of inputs: input and axis, or element of an input whose elements are known before a run."""
 
 MOST_NUMBERS = 16
 """Elements of a constant that passes look for: a number, or what pads an image."""
@@ -43,12 +50,20 @@ class InputPattern(NamedTuple):
     Attributes:
         shape: Its sizes, ``None`` in the place of those that vary.
         dtype: Its element type.
-        elements: How many elements of it are known before a run, and vary; ``None`` if none are.
+        elements: The same of its elements, where they are known before a run; else ``None``.
+        known: Its elements as an array, where none of them varies; it lives as long as the class,
+            since kernels may read it.
     """
 
     shape: tuple[int | None, ...]
     dtype: np.dtype[Any]
-    elements: int | None
+    elements: tuple[int | None, ...] | None = None
+    known: Array | None = None
+
+    def varying(self) -> Iterator[int]:
+        """Its axes, or elements, that vary."""
+        those = self.shape if self.elements is None else self.elements
+        return (place for place, number in enumerate(those) if number is None)
 
 
 @dataclass(frozen=True)
@@ -117,18 +132,25 @@ class ShapeClass:
         """
         sizes: list[int] = []
         for index, (wanted, (shape, dtype)) in enumerate(zip(self._pattern, specs, strict=True)):
-            if len(wanted.shape) != len(shape) or wanted.dtype != dtype:
+            if wanted.dtype != dtype or not _fits(wanted.shape, shape, sizes):
                 return None
-            for size, number in zip(wanted.shape, shape, strict=True):
-                if size is None:
-                    sizes.append(number)
-                elif size != number:
-                    return None
             if (wanted.elements is None) is (index in values):
                 return None
-            if index in values:
-                sizes += values[index].reshape(-1).tolist()
+            if wanted.elements is not None and not _fits(
+                wanted.elements, values[index].reshape(-1).tolist(), sizes
+            ):
+                return None
         return self._recording.repeat(sizes)
+
+    def settled(self, recording: Recording | None = None) -> Axes:
+        """The sizes that are one number in the whole class, though they were to vary in it.
+
+        Args:
+            recording: One that goes on from that of the class; ``None`` for what is so before.
+        """
+        recording = recording or self._recording
+        places = [(index, at) for index, one in enumerate(self._pattern) for at in one.varying()]
+        return frozenset(places[number] for number in recording.settled_inputs())
 
     def graph(self, numbers: Sequence[Any]) -> Graph:
         """The rewritten graph, with numbers in the places of sizes in attributes.
@@ -162,31 +184,42 @@ class ShapeClass:
         return KnownShapes(folded, self._ops, shapes)
 
     def fork(
-        self, numbers: Sequence[Any]
+        self, before: Sequence[Any]
     ) -> tuple[Recording, list[Size], list[Spec], dict[int, Array]]:
         """A recording that goes on from this class, its sizes so far, and the inputs with them.
 
         Args:
-            numbers: From :meth:`numbers`.
+            before: From :meth:`numbers`.
 
         Returns:
             The recording, all its sizes, the inputs' shapes and types, and elements that are known.
         """
-        recording = self._recording.fork(numbers)
+        recording = self._recording.fork(before)
         sizes = recording.sizes()
         given = iter(recording.inputs(sizes))
         specs: list[Spec] = []
         values: dict[int, Array] = {}
-        for index, (wanted, dtype, elements) in enumerate(self._pattern):
+        for index, (wanted, dtype, elements, known) in enumerate(self._pattern):
             shape: Any = tuple(next(given) if n is None else n for n in wanted)
             specs.append((shape, dtype))
-            if elements is not None:
-                values[index] = _array_of(itertools.islice(given, elements), shape)
+            if known is not None:
+                values[index] = known
+            elif elements is not None:
+                numbers = [next(given) if n is None else n for n in elements]
+                values[index] = _array_of(numbers, shape)
         return recording, sizes, specs, values
 
 
-def _array_of(sizes: Iterable[Size], shape: Shape) -> Array:
-    return np.array(list(sizes), object).reshape(shape)
+def _fits(pattern: Sequence[int | None], numbers: Sequence[int], varying: list[int]) -> bool:
+    """Whether numbers are those of a pattern; those that vary in it are added to a list."""
+    if len(pattern) != len(numbers):
+        return False
+    varying += [number for size, number in zip(pattern, numbers, strict=True) if size is None]
+    return all(size in (None, number) for size, number in zip(pattern, numbers, strict=True))
+
+
+def _array_of(numbers: Sequence[Number], shape: Shape) -> Array:
+    return integers(numbers).reshape(shape)
 
 
 def _put(thing: Any, numbers: Sequence[Any]) -> Any:
@@ -223,26 +256,26 @@ def learn(
             gives them.
         refine: Rewrites a graph that knows its shapes; see :class:`partita.lowering.Target`.
         specs: Shape and type of every input.
-        varying: The sizes that other shapes of the class may have otherwise.
-        values: The elements of inputs that are known before a run, integers of 64 bits, all of
-            which others of the class may have otherwise.
+        varying: The sizes and elements that other inputs of the class may have otherwise.
+        values: The elements of inputs that are known before a run, integers of 64 bits.
     """
     recording = Recording()
     pattern, inputs = [], {}
     for index, (value, (shape, dtype)) in enumerate(zip(graph.inputs, specs, strict=True)):
         given = values.get(index)
-        free = [given is None and (index, axis) in varying for axis in range(len(shape))]
-        dims: list[Any] = [
-            recording.size(n) if varies else n for n, varies in zip(shape, free, strict=True)
-        ]
-        fixed = tuple(None if varies else n for n, varies in zip(shape, free, strict=True))
+        numbers = shape if given is None else given.reshape(-1).tolist()
+        free = [(index, place) in varying for place in range(len(numbers))]
+        fixed = tuple(None if varies else n for n, varies in zip(numbers, free, strict=True))
+        given_as = recording.size if given is None else recording.integer
+        sizes: list[Any] = [given_as(n) if v else n for n, v in zip(numbers, free, strict=True)]
         if given is None:
-            inputs[value] = Operand(tuple(dims), dtype)
-            pattern.append(InputPattern(fixed, dtype, None))
+            inputs[value] = Operand(tuple(sizes), dtype)
+            pattern.append(InputPattern(fixed, dtype))
         else:
-            elements = map(recording.integer, given.reshape(-1).tolist())
-            inputs[value] = Operand(shape, dtype, _array_of(elements, shape))
-            pattern.append(InputPattern(fixed, dtype, given.size))
+            elements = _array_of(sizes, shape)
+            inputs[value] = Operand(shape, dtype, elements)
+            known = None if any(free) else elements
+            pattern.append(InputPattern(shape, dtype, fixed, known))
     sketch = _Sketch(owner, inputs)
     untold = next((node for node in graph.nodes if not sketch.take(node)), None)
     if untold is not None:

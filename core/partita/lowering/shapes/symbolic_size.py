@@ -57,6 +57,11 @@ class Recording(Expressions):
         """Those of :meth:`sizes` that are given to :meth:`repeat`."""
         return [sizes[place] for place in self._inputs]
 
+    def settled_inputs(self) -> list[int]:
+        """The numbers of those given sizes that are one number, by what was decided so far."""
+        bounds = [self._bounds[place] for place in self._inputs]
+        return [number for number, (low, high) in enumerate(bounds) if low == high]
+
     def size(self, value: int) -> Size:
         """A size that will be given, not less than 0: the next one of :meth:`repeat`."""
         return self._input(value, NOT_NEGATIVE)
