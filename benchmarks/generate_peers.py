@@ -428,16 +428,25 @@ class LlamaCpp:
         process = subprocess.Popen(command, cwd=folder, stdin=pipe, stdout=pipe, text=True)
         if process.stdin is None or process.stdout is None:
             raise RuntimeError("node has no pipes")
-        self._asked, self._answers = process.stdin, process.stdout
+        self._process, self._asked, self._answers = process, process.stdin, process.stdout
         self._answer("ready")
+
+    def end(self) -> None:
+        """Lets the process end, and waits for that."""
+        self._asked.close()
+        self._process.wait()
 
     def turn(self, prompt: Sequence[int], count: int) -> Turn:
         """Reads a prompt and generates."""
-        self._asked.write(json.dumps({"prompt": list(prompt), "count": count}) + "\n")
-        self._asked.flush()
-        answer = self._answer("prefill")
+        answer = self.ask("prefill", prompt=list(prompt), count=count)
         spent = answer["prefillCpu"], answer["decodeCpu"]
         return Turn(answer["prefill"], answer["decode"], answer["tokens"], *spent)
+
+    def ask(self, key: str, **question: Any) -> dict[str, Any]:
+        """What the process answers, which holds a key, to a question that its script describes."""
+        self._asked.write(json.dumps(question) + "\n")
+        self._asked.flush()
+        return self._answer(key)
 
     def _answer(self, key: str) -> dict[str, Any]:
         """The next line that holds a key; others are the engine's log."""

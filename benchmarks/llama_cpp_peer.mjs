@@ -1,5 +1,7 @@
-// llama.cpp for generate_peers.py: reads a turn a line ({"prompt": [...], "count": n}), answers with
-// the seconds of the prompt and of the tokens after it, those of the processor, and the tokens. Needs npm's node-llama-cpp.
+// llama.cpp for generate_peers.py and gguf_peers.py: reads a turn a line. {"prompt": [...], "count": n}
+// is answered with the seconds of the prompt and of the tokens after it, those of the processor, and
+// the tokens; {"logits": [...]} with the logits behind the last of these tokens; {"text": "..."} with
+// its tokens, those of control tokens in it by their names. Needs npm's node-llama-cpp.
 //
 //     node llama_cpp_peer.mjs MODEL.gguf CONTEXT THREADS
 
@@ -23,10 +25,27 @@ const processorSeconds = () => {
     const {user, system} = process.cpuUsage();
     return (user + system) / 1e6;
 };
+const logitsBehind = async (tokens) => {
+    await sequence.clearHistory();
+    const asked = [tokens.at(-1), {generateNext: {logits: true, options: {temperature: 0}}}];
+    const results = await sequence.controlledEvaluate([...tokens.slice(0, -1), asked]);
+    const found = new Array(results.at(-1).next.logits.size);
+    for (const [token, logit] of results.at(-1).next.logits)
+        found[token] = logit;
+    return found;
+};
 console.log(JSON.stringify({ready: llama.systemInfo}));
 
 for await (const line of createInterface({input: process.stdin})) {
-    const {prompt, count} = JSON.parse(line);
+    const {prompt, count, logits, text} = JSON.parse(line);
+    if (text !== undefined) {
+        console.log(JSON.stringify({tokens: [...model.tokenize(text, true)]}));
+        continue;
+    }
+    if (logits !== undefined) {
+        console.log(JSON.stringify({logits: await logitsBehind(logits)}));
+        continue;
+    }
     await sequence.clearHistory();
     const start = performance.now(), cpu = processorSeconds();
     await sequence.evaluateWithoutGeneratingNewTokens(prompt.slice(0, -1));

@@ -191,7 +191,7 @@ def _unpack_q6_k(data):
 
 # ------------------------------------------------------------------------------------ files
 
-_INT, _REAL, _BOOL, _TEXT, _ARRAY = 4, 6, 7, 8, 9
+_INT, _SIGNED, _REAL, _BOOL, _TEXT, _ARRAY = 4, 5, 6, 7, 8, 9
 
 
 def text(value):
@@ -216,11 +216,12 @@ def _type_of(value):
 def _payload(kind, value):
     if kind == _ARRAY:
         inner = _type_of(value[0])
+        inner = _SIGNED if inner == _INT else inner  # as llama.cpp wants the kinds of tokens
         parts = [_payload(inner, one) for one in value]
         return struct.pack("<IQ", inner, len(value)) + b"".join(parts)
     if kind == _TEXT:
         return text(value)
-    return struct.pack({_INT: "<I", _REAL: "<f", _BOOL: "<?"}[kind], value)
+    return struct.pack({_INT: "<I", _SIGNED: "<i", _REAL: "<f", _BOOL: "<?"}[kind], value)
 
 
 def gguf_bytes(metadata, tensors, alignment=32, version=3):
@@ -278,6 +279,7 @@ def decoder_metadata(architecture="llama", **changes):
         "attention.value_length": 32,
         "rope.dimension_count": 32,
         "attention.layer_norm_rms_epsilon": 1e-5,
+        "attention.layer_norm_epsilon": 1e-5,
         "rope.freq_base": 10000.0,
     }
     entries.update({key.replace("__", "."): value for key, value in changes.items()})
@@ -291,6 +293,16 @@ def narrow_decoder_metadata(architecture="llama", **changes):
     sizes = {"embedding_length": 64, "feed_forward_length": 96, "attention__head_count": 4}
     parts = ("attention__key_length", "attention__value_length", "rope__dimension_count")
     return decoder_metadata(architecture, **sizes | dict.fromkeys(parts, 16) | changes)
+
+
+_QKV = {"attn_qkv": ("attn_q", "attn_k", "attn_v")}
+_GATE_AND_UP = {"ffn_up": ("ffn_gate", "ffn_up")}
+_JOINED = {"phi3": _QKV | _GATE_AND_UP, "glm4": _GATE_AND_UP, "phi2": _QKV, "falcon": _QKV}
+"""Architecture to its tensors in which others lie, one behind the other."""
+
+_CENTERED = ("command-r", "cohere2", "starcoder2", "stablelm", "phi2", "falcon")
+_BIASED = ("starcoder2", "phi2")
+_PARALLEL = ("command-r", "cohere2", "phi2", "falcon")
 
 
 def decoder_tensors(metadata, kind="F32", seed=0, vocabulary=96, embedding=None, tied=True):
@@ -316,6 +328,10 @@ def decoder_tensors(metadata, kind="F32", seed=0, vocabulary=96, embedding=None,
     tensors = {"token_embd.weight": table, "output_norm.weight": gamma(hidden)}
     if not tied:
         tensors["output.weight"] = random_tensor(rng, kind, (vocabulary, hidden))
+    if name in _CENTERED and name not in ("command-r", "cohere2"):
+        tensors["output_norm.bias"] = bias(hidden)
+    if name == "phi2":
+        tensors["output.bias"] = bias(vocabulary)
     experts = metadata.get(f"{name}.expert_count", 0)
     for layer in range(get("block_count")):
         block = f"blk.{layer}."
@@ -336,12 +352,27 @@ def decoder_tensors(metadata, kind="F32", seed=0, vocabulary=96, embedding=None,
             tensors[f"{block}ffn_gate_inp.weight"] = gate
         for part, shape in shapes.items():
             tensors[f"{block}{part}.weight"] = random_tensor(rng, kind, shape)
-        for part in ("attn_norm", "ffn_norm"):
+        if name in ("starcoder2", "phi2", "falcon"):
+            del shapes["ffn_gate"], tensors[f"{block}ffn_gate.weight"]
+        for joined, parts in _JOINED.get(name, {}).items():
+            rows = sum(shapes[part][0] for part in parts)
+            for part in parts:
+                del shapes[part], tensors[f"{block}{part}.weight"]
+            shapes[joined] = rows, hidden
+            tensors[f"{block}{joined}.weight"] = random_tensor(rng, kind, shapes[joined])
+        if name in _BIASED:
+            for part, shape in shapes.items():
+                tensors[f"{block}{part}.bias"] = bias(shape[0])
+        norms = () if name == "olmo2" else ("attn_norm", "ffn_norm")
+        for part in norms[:1] if name in _PARALLEL else norms:
             tensors[f"{block}{part}.weight"] = gamma(hidden)
-        if name == "qwen2moe":
+            if name in _CENTERED and name not in ("command-r", "cohere2"):
+                tensors[f"{block}{part}.bias"] = bias(hidden)
+        if name in ("qwen2moe", "granitemoe"):
             for part in ("gate", "up", "down"):
                 shape = (hidden, inner) if part == "down" else (inner, hidden)
                 tensors[f"{block}ffn_{part}_shexp.weight"] = random_tensor(rng, kind, shape)
+        if name == "qwen2moe":
             tensors[f"{block}ffn_gate_inp_shexp.weight"] = stored("F32", rng.normal(0, 0.3, hidden))
         if name in ("qwen2", "qwen2moe"):
             for part in ("attn_q", "attn_k", "attn_v"):
@@ -349,7 +380,10 @@ def decoder_tensors(metadata, kind="F32", seed=0, vocabulary=96, embedding=None,
         if name in ("qwen3", "qwen3moe", "gemma3"):
             for part in ("attn_q_norm", "attn_k_norm"):
                 tensors[f"{block}{part}.weight"] = gamma(size)
-        if name in ("gemma2", "gemma3"):
+        if name == "olmo2":
+            tensors[f"{block}attn_q_norm.weight"] = gamma(heads * size)
+            tensors[f"{block}attn_k_norm.weight"] = gamma(narrow)
+        if name in ("gemma2", "gemma3", "olmo2", "glm4"):
             for part in ("post_attention_norm", "post_ffw_norm"):
                 tensors[f"{block}{part}.weight"] = gamma(hidden)
     return tensors

@@ -11,6 +11,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+CENTERED = ("command-r", "cohere2", "starcoder2", "stablelm", "phi2", "falcon")
+"""Architectures whose normalizations subtract the mean."""
+
+INTERLEAVED = (
+    *("llama", "smollm3", "granite", "granitemoe", "glm4", "ernie4_5", "internlm2"),
+    *("command-r", "cohere2"),
+)
+"""Those of which pairs that rotary embedding turns lie side by side."""
+
 
 @dataclass
 class ReferenceDecoder:
@@ -19,12 +28,14 @@ class ReferenceDecoder:
     Attributes:
         metadata: The file's, with the architecture under ``general.architecture``.
         weights: Tensor name to its elements in float64.
+        context: Room of the caches; longrope divides frequencies by other numbers in a long one.
         cache_type: To which keys and values are rounded; int8 has a scale for each head and token.
     """
 
     metadata: dict
     weights: dict[str, np.ndarray]
     cache_type: type = np.float64
+    context: int = 0
     keys: list = field(default_factory=list)
     values: list = field(default_factory=list)
     position: int = 0
@@ -36,7 +47,9 @@ class ReferenceDecoder:
         self.kv_heads = self.get("attention.head_count_kv", self.heads)
         hidden = self.get("embedding_length")
         self.size = self.get("attention.key_length", hidden // self.heads)
+        self.rotated = self.get("rope.dimension_count", self.size)
         self.gemma = self.name.startswith("gemma")
+        self.granite = self.name.startswith("granite")
         attention, logits = (50.0, 30.0) if self.name == "gemma2" else (0.0, 0.0)
         self.attention_bound = self.get("attn_logit_softcapping", attention)
         self.logit_bound = self.get("final_logit_softcapping", logits)
@@ -70,17 +83,39 @@ class ReferenceDecoder:
         x = self.weights["token_embd.weight"][token].copy()
         if self.gemma:
             x *= math.sqrt(len(x))
+        x *= self._factor("embedding_scale")
+        share = self._factor("residual_scale")
         for layer in range(self.layers):
-            x = x + self._attention(self._norm(x, f"blk.{layer}.attn_norm"), layer)
-            x = x + self._feed_forward(self._norm(x, f"blk.{layer}.ffn_norm"), layer)
+            read = self._norm_if_there(x, f"blk.{layer}.attn_norm")
+            own = f"blk.{layer}.attn_norm_2"  # of Falcon 40B
+            attended = self._norm(x, own) if f"{own}.weight" in self.weights else read
+            x = x + share * self._attention(attended, layer)
+            if self.name == "olmo2":
+                read = x
+            elif f"blk.{layer}.ffn_norm.weight" in self.weights:
+                read = self._norm(x, f"blk.{layer}.ffn_norm")
+            # else both halves of the block read the same
+            x = x + share * self._feed_forward(read, layer)
         self.position += 1
         last = self.weights.get("output.weight", self.weights["token_embd.weight"])
-        return _capped(last @ self._norm(x, "output_norm"), self.logit_bound)
+        logits = last @ self._norm(x, "output_norm") + self.weights.get("output.bias", 0)
+        logits = logits / self._factor("logit_scale")
+        if self.name in ("command-r", "cohere2"):
+            logits = logits * self.get("logit_scale")
+        return _capped(logits, self.logit_bound)
+
+    def _factor(self, key):
+        """One of those that files of Granite have."""
+        return self.get(key, 1.0) if self.granite else 1.0
 
     def _norm(self, x, name):
         epsilon = self.get("attention.layer_norm_rms_epsilon")
+        if self.name in CENTERED:
+            epsilon = self.get("attention.layer_norm_epsilon")
+            x = x - np.mean(x, axis=-1, keepdims=True)
         mean = np.mean(x * x, axis=-1, keepdims=True)
-        return x / np.sqrt(mean + epsilon) * self.weights[f"{name}.weight"]
+        normal = x / np.sqrt(mean + epsilon) * self.weights[f"{name}.weight"]
+        return normal + self.weights.get(f"{name}.bias", 0)
 
     def _norm_if_there(self, x, name):
         return self._norm(x, name) if f"{name}.weight" in self.weights else x
@@ -90,20 +125,19 @@ class ReferenceDecoder:
 
     def _window(self, layer):
         """Positions that a layer sees."""
-        every = {"gemma2": 2, "gemma3": 6}.get(self.name, 0)
+        every = {"gemma2": 2, "gemma3": 6, "olmo2": 4, "cohere2": 4}.get(self.name, 0)
+        if self.name == "phi3":  # a window for all layers
+            return self.get("attention.sliding_window", 0) or math.inf
         every = self.get("attention.sliding_window_pattern", every)
         local = every[layer] if isinstance(every, list) else every and (layer + 1) % every
         return self.get("attention.sliding_window", math.inf) if local else math.inf
 
     def _attention(self, x, layer):
         block = f"blk.{layer}."
-        q = self._linear(x, f"{block}attn_q").reshape(self.heads, self.size)
-        k = self._linear(x, f"{block}attn_k").reshape(self.kv_heads, self.size)
-        v = self._linear(x, f"{block}attn_v").reshape(self.kv_heads, self.size)
-        q = self._norm_if_there(q, f"{block}attn_q_norm")
-        k = self._norm_if_there(k, f"{block}attn_k_norm")
+        q, k, v = self._queries_keys_values(x, block)
         local = self._window(layer) < math.inf
-        if self.name != "smollm3" or (layer + 1) % 4:  # of which each fourth layer turns nothing
+        turns = {"smollm3": (layer + 1) % 4 > 0, "cohere2": local}  # some layers turn nothing
+        if turns.get(self.name, True):
             q, k = self._rotated(q, local), self._rotated(k, local)
         self.keys[layer].append(self._rounded(k))
         self.values[layer].append(self._rounded(v))
@@ -113,12 +147,29 @@ class ReferenceDecoder:
         heads = []
         for head in range(self.heads):
             group = head * self.kv_heads // self.heads
-            scores = keys[:, group] @ q[head] / math.sqrt(self.size)
+            scale = self.get("attention.scale", 1 / math.sqrt(self.size))
+            scores = keys[:, group] @ q[head] * scale
             scores = _capped(scores, self.attention_bound)
             shares = np.exp(scores - scores.max())
             heads.append(shares / shares.sum() @ values[:, group])
         result = self._linear(np.concatenate(heads), f"{block}attn_output")
         return self._norm_if_there(result, f"{block}post_attention_norm")
+
+    def _queries_keys_values(self, x, block):
+        """Each [heads, size]; norms are of a head or, in OLMo 2, of all heads together."""
+        if f"{block}attn_qkv.weight" in self.weights:
+            queries, narrow = self.heads * self.size, self.kv_heads * self.size
+            joined = self._linear(x, f"{block}attn_qkv")
+            q, k, v = np.split(joined, [queries, queries + narrow])
+        else:
+            q, k, v = (self._linear(x, f"{block}attn_{part}") for part in "qkv")
+        if self.name == "olmo2":
+            q, k = self._norm(q, f"{block}attn_q_norm"), self._norm(k, f"{block}attn_k_norm")
+        q, k, v = (part.reshape(-1, self.size) for part in (q, k, v))
+        if self.name == "olmo2":
+            return q, k, v
+        q = self._norm_if_there(q, f"{block}attn_q_norm")
+        return q, self._norm_if_there(k, f"{block}attn_k_norm"), v
 
     def _rounded(self, x):
         if self.cache_type == np.int8:
@@ -128,14 +179,19 @@ class ReferenceDecoder:
 
     def _rotated(self, x, local):
         """Pairs of elements of each head as complex numbers, turned by the position."""
-        half = self.size // 2
-        angles = self.position * self._frequencies(local and self.name == "gemma3")
-        turn = np.exp(1j * angles) * self._magnitude()
-        if self.name in ("llama", "smollm3"):  # their pairs lie side by side
+        x, kept = x[:, : self.rotated], x[:, self.rotated :]
+        half = self.rotated // 2
+        plain = local and self.name in ("gemma3", "olmo2")
+        angles = self.position * self._frequencies(plain)
+        magnitude = 1 if plain and self.name == "olmo2" else self._magnitude()
+        turn = np.exp(1j * angles) * magnitude
+        if self.name in INTERLEAVED:
             turned = (x[:, 0::2] + 1j * x[:, 1::2]) * turn
-            return np.stack([turned.real, turned.imag], axis=-1).reshape(x.shape)
-        turned = (x[:, :half] + 1j * x[:, half:]) * turn
-        return np.concatenate([turned.real, turned.imag], axis=-1)
+            turned = np.stack([turned.real, turned.imag], axis=-1).reshape(x.shape)
+        else:
+            turned = (x[:, :half] + 1j * x[:, half:]) * turn
+            turned = np.concatenate([turned.real, turned.imag], axis=-1)
+        return np.concatenate([turned, kept], axis=-1)
 
     def _magnitude(self):
         told = self.get("rope.scaling.attn_factor", 1.0)
@@ -144,28 +200,33 @@ class ReferenceDecoder:
         return told * (0.1 * math.log(self.get("rope.scaling.factor")) + 1)
 
     def _frequencies(self, plain):
-        base = 10000.0 if plain else self.get("rope.freq_base", 10000.0)
+        base = self.get("rope.freq_base", 10000.0)
+        if plain and self.name == "gemma3":
+            base = 10000.0
+        original = self.get("rope.scaling.original_context_length", math.inf)
+        factors = "long" if self.context > original else "short"
         found = []
-        for pair in range(self.size // 2):
-            frequency = base ** (-2 * pair / self.size)
-            if "rope_freqs.weight" in self.weights:
-                frequency /= self.weights["rope_freqs.weight"][pair]
+        for pair in range(self.rotated // 2):
+            frequency = base ** (-2 * pair / self.rotated)
+            for name in ("rope_freqs.weight", f"rope_factors_{factors}.weight"):
+                if name in self.weights:
+                    frequency /= self.weights[name][pair]
             found.append(frequency if plain else self._scaled(frequency, pair, base))
         return np.array(found)
 
     def _scaled(self, frequency, pair, base):
         factor = self.get("rope.scaling.factor", 1.0)
-        if self.get("rope.scaling.type") == "linear":
+        if self.get("rope.scaling.type") in ("linear", "longrope"):
             return frequency / factor
         if self.get("rope.scaling.type") != "yarn":
             return frequency
         length = self.get("rope.scaling.original_context_length", self.get("context_length"))
 
         def pair_with(turns):  # the pair that turns so often in the original context
-            return self.size / 2 * math.log(length / (turns * 2 * math.pi), base)
+            return self.rotated / 2 * math.log(length / (turns * 2 * math.pi), base)
 
         low = max(math.floor(pair_with(32)), 0)
-        high = min(math.ceil(pair_with(1)), self.size - 1)
+        high = min(math.ceil(pair_with(1)), self.rotated - 1)
         share = min(max((pair - low) / max(high - low, 1e-3), 0), 1)
         return frequency * (1 - share) + frequency / factor * share
 
@@ -173,14 +234,20 @@ class ReferenceDecoder:
         block = f"blk.{layer}."
         if f"{block}ffn_gate_inp.weight" in self.weights:
             return self._experts(x, block)
-        gate, up = self._linear(x, f"{block}ffn_gate"), self._linear(x, f"{block}ffn_up")
+        up = self._linear(x, f"{block}ffn_up")
+        if f"{block}ffn_gate.weight" in self.weights:
+            gate = self._linear(x, f"{block}ffn_gate")
+        elif self.name in ("starcoder2", "phi2", "falcon"):
+            return self._linear(self._active(up), f"{block}ffn_down")
+        else:
+            gate, up = np.split(up, 2)
         result = self._linear(self._active(gate) * up, f"{block}ffn_down")
         return self._norm_if_there(result, f"{block}post_ffw_norm")
 
     def _experts(self, x, block):
         """The likeliest experts, each by its part of what these have of the probability.
 
-        Of qwen2moe parts are of the probability of all, and one expert is for all tokens.
+        Of qwen2moe parts are of the probability of all. One expert may be for all tokens.
         """
         scores = self._linear(x, f"{block}ffn_gate_inp")
         probable = np.exp(scores - scores.max())
@@ -194,18 +261,22 @@ class ReferenceDecoder:
             of = probable if self.name == "qwen2moe" else probable[chosen]
             share = probable[expert] / of.sum()
             result = result + share * (down @ (self._active(gate @ x) * (up @ x)))
-        if self.name != "qwen2moe":
+        if f"{block}ffn_up_shexp.weight" not in self.weights:
             return result
         gate, up = (
             self._linear(x, f"{block}ffn_gate_shexp"),
             self._linear(x, f"{block}ffn_up_shexp"),
         )
         shared = self._linear(self._active(gate) * up, f"{block}ffn_down_shexp")
+        if self.name != "qwen2moe":
+            return result + shared
         score = self.weights[f"{block}ffn_gate_inp_shexp.weight"] @ x
         return result + shared / (1 + np.exp(-score))
 
     def _active(self, gate):
-        if self.gemma:
+        if self.name == "falcon":
+            return gate * (1 + np.vectorize(math.erf)(gate / math.sqrt(2))) / 2
+        if self.gemma or self.name in ("starcoder2", "phi2"):
             inner = math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3)
             return gate * (1 + np.tanh(inner)) / 2
         return gate / (1 + np.exp(-gate))

@@ -25,12 +25,19 @@ def request_of(core, metadata, tensors, **options):
         ("qwen3", "Q5_1"),
         ("gemma2", "Q5_0"),
         ("gemma3", "BF16"),
+        ("phi3", "Q4_0"),
+        ("granite", "Q8_0"),
+        ("olmo2", "F32"),
+        ("command-r", "Q4_0"),
+        ("falcon", "F16"),
         ("qwen2moe", "Q8_0"),
         ("qwen3moe", "F16"),
     ],
 )
 def test_a_prompt_in_parts_and_tokens_behind_it(core, architecture, kind):
     changes = {"attention__sliding_window": 3} if architecture.startswith("gemma") else {}
+    if architecture in ("granite", "command-r"):
+        changes = {"logit_scale": 0.5}
     if architecture.endswith("moe"):
         changes = {"expert_count": 4, "expert_used_count": 2}
     metadata = narrow_decoder_metadata(architecture, **changes)

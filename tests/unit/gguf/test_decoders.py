@@ -81,7 +81,7 @@ def both(metadata, tensors, **options):
     weights = {name: tensor.numbers() for name, tensor in tensors.items()}
     return (
         OnnxDecoder(gguf_bytes(metadata, tensors), **options),
-        ReferenceDecoder(metadata, weights),
+        ReferenceDecoder(metadata, weights, context=options.get("context", 0)),
     )
 
 
@@ -113,15 +113,34 @@ def test_five_bits_become_eight(kind):
     assert {op.node.attributes["bits"].as_int() for op in products} == {8}
 
 
-@pytest.mark.parametrize("architecture", ["smollm3", "qwen2", "qwen3", "gemma", "gemma2", "gemma3"])
+ARCHITECTURES = (
+    *("smollm3", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "phi3", "granite", "olmo2"),
+    *("glm4", "ernie4_5", "exaone", "internlm2", "command-r", "cohere2", "starcoder2", "stablelm"),
+    *("phi2", "falcon"),
+)
+WINDOWED = ("gemma2", "gemma3", "phi3", "olmo2", "cohere2")
+GRANITE = {
+    "embedding_scale": 3.0,
+    "residual_scale": 0.22,
+    "logit_scale": 0.5,
+    "attention__scale": 0.1,
+}
+"""Factors of those files; logits are divided by the third."""
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("kind", ["F32", "Q4_1"])
 def test_architectures(architecture, kind):
     changes = {}
     if architecture == "gemma2":
         changes = {"attn_logit_softcapping": 1.5, "final_logit_softcapping": 20.0}
-    if architecture in ("gemma2", "gemma3"):
+    if architecture == "granite":
+        changes = GRANITE
+    if architecture in ("command-r", "cohere2"):
+        changes = {"logit_scale": 0.5}
+    if architecture in WINDOWED:
         changes |= {"attention__sliding_window": 4}
-    layers = {"gemma3": 6, "smollm3": 5}.get(architecture, 2)
+    layers = {"gemma3": 6, "smollm3": 5, "olmo2": 5, "cohere2": 5}.get(architecture, 2)
     metadata = narrow_decoder_metadata(architecture, block_count=layers, **changes)
     check(metadata, decoder_tensors(metadata, kind))
 
@@ -147,10 +166,11 @@ def test_layers_that_the_file_gives_a_window(architecture, pattern):
     check(metadata, decoder_tensors(metadata, "F32"))
 
 
-@pytest.mark.parametrize("architecture", ["llama", "qwen2moe", "qwen3moe"])
+@pytest.mark.parametrize("architecture", ["llama", "qwen2moe", "qwen3moe", "granitemoe"])
 @pytest.mark.parametrize("kind", ["F16", "Q4_0"])
 def test_mixtures_of_experts(architecture, kind):
-    metadata = narrow_decoder_metadata(architecture, expert_count=5, expert_used_count=2)
+    changes = GRANITE if architecture == "granitemoe" else {}
+    metadata = narrow_decoder_metadata(architecture, expert_count=5, expert_used_count=2, **changes)
     found, _ = check(metadata, decoder_tensors(metadata, kind))
     experts = [op.name for op in found.model.ops if op.op_type == "If"]
     assert experts[:2] == ["blk.0.experts.0", "blk.0.experts.1"] and len(experts) == 10
@@ -201,6 +221,66 @@ def test_rotary_frequencies_that_the_file_divides():
     metadata = narrow_decoder_metadata()
     tensors = decoder_tensors(metadata, "F32")
     tensors["rope_freqs.weight"] = stored("F32", np.linspace(1, 8, 8))
+    check(metadata, tensors)
+
+
+@pytest.mark.parametrize("context", [16, 24])
+@pytest.mark.parametrize("architecture", ["phi3", "granite", "llama"])
+def test_longrope_divides_by_other_numbers_in_a_longer_context(architecture, context):
+    scaling = {"type": "longrope", "original_context_length": 16, "attn_factor": 1.19}
+    changes = {f"rope__scaling__{key}": value for key, value in scaling.items()}
+    metadata = narrow_decoder_metadata(architecture, context_length=64, **changes)
+    tensors = decoder_tensors(metadata, "F32")
+    tensors["rope_factors_short.weight"] = stored("F32", np.linspace(1, 2, 8))
+    tensors["rope_factors_long.weight"] = stored("F32", np.linspace(1, 30, 8))
+    found, judge = both(metadata, tensors, all_logits=True, context=context)
+    np.testing.assert_allclose(found.run(PROMPT), judge.run(PROMPT), rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("architecture", ["phi3", "llama"])
+@pytest.mark.parametrize("scaling", ["linear", "yarn"])
+def test_heads_of_which_a_part_is_turned(architecture, scaling):
+    metadata = decoder_metadata(
+        architecture,
+        rope__dimension_count=16,
+        rope__scaling__type=scaling,
+        rope__scaling__factor=4.0,
+    )
+    check(metadata, decoder_tensors(metadata, "F32"))
+
+
+def test_olmo3_turns_layers_with_a_window_as_if_nothing_was_stretched():
+    changes = {"type": "yarn", "factor": 4.0, "original_context_length": 16, "attn_factor": 0.9}
+    scaling = {f"rope__scaling__{key}": value for key, value in changes.items()}
+    metadata = narrow_decoder_metadata(
+        "olmo2", block_count=4, attention__sliding_window=3, rope__freq_base=5e5, **scaling
+    )
+    check(metadata, decoder_tensors(metadata, "F32"))
+
+
+def test_a_falcon_whose_attention_has_a_normalization_of_its_own():
+    metadata = narrow_decoder_metadata("falcon")
+    tensors = decoder_tensors(metadata, "F32")
+    rng = np.random.default_rng(1)
+    for layer in range(2):
+        own = f"blk.{layer}.attn_norm_2"
+        tensors[f"{own}.weight"] = stored("F32", rng.uniform(0.5, 1.5, 64))
+        tensors[f"{own}.bias"] = stored("F32", rng.normal(0, 0.3, 64))
+    check(metadata, tensors)
+
+
+def test_a_stablelm_whose_blocks_read_the_stream_once():
+    metadata = narrow_decoder_metadata("stablelm")
+    tensors = decoder_tensors(metadata, "F32")
+    check(metadata, {name: one for name, one in tensors.items() if "ffn_norm" not in name})
+
+
+def test_biases_of_products_that_lie_in_one_tensor():
+    metadata = narrow_decoder_metadata("phi3")
+    tensors = decoder_tensors(metadata, "Q4_1")
+    rng = np.random.default_rng(1)
+    for name, size in (("attn_qkv", 128), ("ffn_up", 192), ("attn_output", 64)):
+        tensors[f"blk.1.{name}.bias"] = stored("F32", rng.normal(0, 0.3, size))
     check(metadata, tensors)
 
 

@@ -254,11 +254,13 @@ def test_mixtures_of_experts_that_are_not_read(changes, part):
         ("attention.key_length", 33, "heads of 33 elements"),
         ("attention.key_length", 1 << 20, "heads have 1048576 elements; 4096 are read at most"),
         ("attention.value_length", 16, "of another size than keys"),
-        ("rope.dimension_count", 16, "of another size than keys, or rotary"),
+        ("rope.dimension_count", 34, "turns 34 elements of heads of 32; expected pairs"),
+        ("rope.dimension_count", 15, "turns 15 elements of heads of 32; expected pairs"),
+        ("rope.dimension_sections", [8, 8, 8, 8], "by time and place ('rope.dimension_sections')"),
         ("attention.layer_norm_rms_epsilon", None, "rms_epsilon' is missing"),
         ("rope.freq_base", float("nan"), "'rope.freq_base' is nan"),
         ("rope.freq_base", "10000", "expected a number from 2 to 1e+12"),
-        ("rope.scaling.type", "longrope", "is 'longrope', which is not read; none, linear and"),
+        ("rope.scaling.type", "dynamic", "is 'dynamic', which is not read; none, linear, yarn and"),
         (
             "rope.scaling.attn_factor",
             0.0,
@@ -299,13 +301,20 @@ def test_metadata_that_makes_no_sense(key, value, part):
     ("pattern", "part"),
     [
         ([True, False], "'attention.sliding_window_pattern' is for 2 layers; the model has 1"),
-        ([1, 2], "'attention.sliding_window_pattern' is array([1, 2], dtype=uint32)"),
+        ([1, 2], "'attention.sliding_window_pattern' is array([1, 2], dtype=int32)"),
         (0, "'attention.sliding_window_pattern' is 0; expected a number from 1 to"),
     ],
     ids=str,
 )
 def test_windows_of_other_layers_than_there_are(pattern, part):
     assert part in refusal(*tiny("F32", "gemma2", attention__sliding_window_pattern=pattern))
+
+
+def test_a_gate_and_what_it_lets_through_in_one_tensor_of_an_odd_number_of_rows():
+    metadata, tensors = tiny("F32", "phi3")
+    up = tensors["blk.0.ffn_up.weight"].numbers()
+    tensors["blk.0.ffn_up.weight"] = stored("F32", up[:-1])
+    assert "'blk.0.ffn_up.weight' has 511 rows; of a gate" in refusal(metadata, tensors)
 
 
 def test_tensors_that_are_missing_or_not_used():

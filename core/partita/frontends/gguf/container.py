@@ -120,6 +120,12 @@ class GgufTensor:
         data = self.data[index * size : (index + 1) * size]
         return GgufTensor(f"{self.name}.{index}", self.shape[1:], self.format, data)
 
+    def rows(self, first: int, count: int, name: str) -> GgufTensor:
+        """So many of what the first dimension counts, under a name; a view as well."""
+        size = len(self.data) // self.shape[0]
+        data = self.data[first * size : (first + count) * size]
+        return GgufTensor(name, (count, *self.shape[1:]), self.format, data)
+
 
 class GgufFile:
     """What a GGUF file holds; nothing is copied but texts and numbers of the metadata.

@@ -8,7 +8,6 @@ become. The caches are the model's variables: a request hands them on by itself.
 
 from __future__ import annotations
 
-import math
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,7 @@ from partita.frontends.gguf.feed_forward import feed_forward
 from partita.frontends.gguf.graph_writer import MICROSOFT, OPSET, Dims, GraphWriter
 from partita.frontends.gguf.hyperparameters import Hyperparameters, RopeScaling, hyperparameters
 from partita.frontends.gguf.options import DecoderOptions
-from partita.frontends.gguf.weight_operators import embedding, linear, multiply
+from partita.frontends.gguf.weight_operators import embedding, linear, linear_parts, multiply
 from partita.model.variables import METADATA_KEY, Variable, to_metadata
 from partita.tensors.cache_rows import ATTRIBUTES, row_bytes
 
@@ -139,37 +138,60 @@ class _Decoder:
     def _embedding(self) -> ir.Value:
         sizes = self._sizes
         found = embedding(self.writer, self._ids, "token_embd", self._vocabulary(), sizes.hidden)
-        if not sizes.architecture.scales_embedding:
-            return found
-        root = self.writer.constant(
-            "embedding_scale", np.array(math.sqrt(sizes.hidden), np.float32)
-        )
-        return self.writer.apply("Mul", [found, root], "token_embd.multiplied", self._stream)
+        return self._multiplied(found, sizes.embedding_scale, "embedding_scale")
+
+    def _multiplied(self, value: ir.Value, factor: float, scale: str) -> ir.Value:
+        """The value times a factor, which is an initializer of that name; as it is for 1."""
+        if factor == 1.0:
+            return value
+        writer, name = self.writer, f"{value.name}.multiplied"
+        constant = writer.constant(scale, np.array(factor, np.float32))
+        return writer.apply("Mul", [value, constant], name, writer.dims(value))
 
     def _blocks(self, stream: ir.Value) -> ir.Value:
         """All blocks and the last normalization."""
         sizes = self._sizes
-        normal = self._normal(stream, "blk.0.attn_norm")
+        normal = stream
+        if not sizes.architecture.normalizes_results:
+            normal = self._normal(stream, "blk.0.attn_norm")
         for layer in range(sizes.layers):
             name = f"blk.{layer}"
-            follower = f"blk.{layer + 1}.attn_norm" if layer + 1 < sizes.layers else "output_norm"
-            attended = self._attention(normal, layer)
+            last = layer + 1 == sizes.layers
+            follower = "output_norm" if last else f"blk.{layer + 1}.attn_norm"
+            attended = self._attention(self._second_normal(normal, stream, name), layer)
             attended = self._post_normal(attended, f"{name}.post_attention_norm")
-            normal, stream = self._add_and_normal(stream, attended, f"{name}.ffn_norm")
+            attended = self._multiplied(attended, sizes.residual_scale, "residual_scale")
+            if self._is_parallel(name):
+                stream = self._sum(stream, attended, f"{name}.attn_sum")
+            else:
+                normal, stream = self._add_and_normal(stream, attended, f"{name}.ffn_norm")
             fed = feed_forward(self.writer, sizes, normal, name)
             fed = self._post_normal(fed, f"{name}.post_ffw_norm")
-            normal, stream = self._add_and_normal(
-                stream, fed, follower, last=layer + 1 == sizes.layers
-            )
+            fed = self._multiplied(fed, sizes.residual_scale, "residual_scale")
+            normal, stream = self._add_and_normal(stream, fed, follower, last)
         return normal
+
+    def _is_parallel(self, block: str) -> bool:
+        """Whether both halves of a block read the same; of StableLM the file tells."""
+        if self._sizes.name == "stablelm":
+            return not self.writer.has(f"{block}.ffn_norm.weight")
+        return self._sizes.architecture.parallel
+
+    def _second_normal(self, normal: ir.Value, stream: ir.Value, block: str) -> ir.Value:
+        """What attention reads where the file has a normalization for it alone, as Falcon 40B."""
+        name = f"{block}.attn_norm_2"
+        if self._sizes.architecture.parallel and self.writer.has(f"{name}.weight"):
+            return self._normal(stream, name)
+        return normal
+
+    def _sum(self, stream: ir.Value, added: ir.Value, name: str) -> ir.Value:
+        return self.writer.apply("Add", [stream, added], name, self._stream)
 
     def _attention(self, normal: ir.Value, layer: int) -> ir.Value:
         """Projections, rotation, the cache and attention of one layer."""
         sizes, writer, name = self._sizes, self.writer, f"blk.{layer}"
-        width, narrow = sizes.heads * sizes.head_size, sizes.kv_heads * sizes.head_size
-        query = linear(writer, normal, f"{name}.attn_q", width, sizes.hidden)
-        key = linear(writer, normal, f"{name}.attn_k", narrow, sizes.hidden)
-        value = linear(writer, normal, f"{name}.attn_v", narrow, sizes.hidden)
+        width = sizes.heads * sizes.head_size
+        query, key, value = self._projections(normal, name)
         query = self._head_normal(query, f"{name}.attn_q_norm", sizes.heads)
         key = self._head_normal(key, f"{name}.attn_k_norm", sizes.kv_heads)
         past, present = self._cache(layer)
@@ -196,6 +218,15 @@ class _Decoder:
             **attributes,
         )
         return linear(writer, result, f"{name}.attn_output", sizes.hidden, width)
+
+    def _projections(self, normal: ir.Value, name: str) -> list[ir.Value]:
+        """Queries, keys and values of a layer, whose weights may lie in one tensor."""
+        sizes, writer = self._sizes, self.writer
+        width, narrow = sizes.heads * sizes.head_size, sizes.kv_heads * sizes.head_size
+        parts = {f"{name}.attn_q": width, f"{name}.attn_k": narrow, f"{name}.attn_v": narrow}
+        if writer.has(f"{name}.attn_qkv.weight"):
+            return linear_parts(writer, normal, f"{name}.attn_qkv", parts, sizes.hidden)
+        return [linear(writer, normal, part, rows, sizes.hidden) for part, rows in parts.items()]
 
     def _cache(self, layer: int) -> tuple[list[ir.Value], list[ir.Value]]:
         """What a layer's keys and values were, and what they become."""
@@ -224,8 +255,9 @@ class _Decoder:
         base, scaling, name = sizes.rope_base, sizes.rope_scaling, ""
         if local:
             base, name = sizes.local_rope_base, "local_"
-            scaling = RopeScaling(magnitude=scaling.magnitude)
-        turns = rotary.frequencies(sizes.head_size, base, scaling, self._divisors())
+            stretched = sizes.architecture.stretches_global
+            scaling = RopeScaling(magnitude=1.0 if stretched else scaling.magnitude)
+        turns = rotary.frequencies(sizes.rotated, base, scaling, self._divisors())
         tables = rotary.RotaryTables(turns, self._context, scaling)
         return [
             writer.constant(f"{name}cos_cache", tables.tensor("cos")),
@@ -234,10 +266,19 @@ class _Decoder:
 
     def _divisors(self) -> np.ndarray[Any, Any] | None:
         """By what the file divides each frequency, if it does."""
-        name, writer = "rope_freqs.weight", self.writer
+        given = self._numbers_of_pairs("rope_freqs.weight")
+        shorter = self._numbers_of_pairs("rope_factors_short.weight")
+        longer = self._numbers_of_pairs("rope_factors_long.weight")
+        if given is not None:
+            return given
+        return longer if self._context > self._sizes.rope_scaling.original_context else shorter
+
+    def _numbers_of_pairs(self, name: str) -> np.ndarray[Any, Any] | None:
+        """A number for each pair of elements that is turned, if the file has the tensor."""
+        writer = self.writer
         if not writer.has(name):
             return None
-        divisors = writer.numbers(name, self._sizes.head_size // 2)
+        divisors = writer.numbers(name, self._sizes.rotated // 2)
         if not ((divisors > 0) & (divisors < np.inf)).all():
             raise ModelFormatError(
                 f"{writer.origin}: tensor '{name}' holds numbers that no frequency can be divided "
@@ -254,10 +295,16 @@ class _Decoder:
         capped = sizes.logit_softcap
         rows = self._vocabulary()
         tensor = writer.tensor(weight, [rows, sizes.hidden])
-        found = multiply(writer, normal, tensor, "logits.product" if capped else "logits")
-        if not capped:
-            return found
         shape = ("batch", "sequence" if self._all_logits else 1, rows)
+        added = writer.vector("output.bias", rows) if writer.has("output.bias") else None
+        is_whole = not capped and sizes.logit_scale == 1.0
+        name = "logits" if is_whole else "logits.product"
+        found = multiply(writer, normal, tensor, name, added)
+        if is_whole:
+            return found
+        if not capped:
+            scale = writer.constant("logit_scale", np.array(sizes.logit_scale, np.float32))
+            return writer.apply("Mul", [found, scale], "logits", shape)
         bound = writer.constant("logit_softcap", np.array(capped, np.float32))
         parts = writer.apply("Div", [found, bound], "logits.parts", shape)
         turned = writer.apply("Tanh", [parts], "logits.tanh", shape)
@@ -272,17 +319,24 @@ class _Decoder:
 
     def _normal(self, value: ir.Value, name: str) -> ir.Value:
         gamma = self.writer.vector(f"{name}.weight", self._sizes.hidden)
-        return self._normalised(value, gamma, name, self._stream)
+        bias = f"{name}.bias"
+        added = self.writer.vector(bias, self._sizes.hidden) if self.writer.has(bias) else None
+        return self._normalised(value, gamma, name, self._stream, added)
 
-    def _normalised(self, value: ir.Value, gamma: ir.Value, name: str, shape: Dims) -> ir.Value:
-        return self.writer.apply(
-            "SimplifiedLayerNormalization",
-            [value, gamma],
-            name,
-            shape,
-            epsilon=self._sizes.epsilon,
-            axis=-1,
-        )
+    def _normalised(
+        self,
+        value: ir.Value,
+        gamma: ir.Value,
+        name: str,
+        shape: Dims,
+        added: ir.Value | None = None,
+    ) -> ir.Value:
+        """The value normalized along its last dimension, times gamma, and a bias added."""
+        centered = self._sizes.architecture.centered
+        operator = "LayerNormalization" if centered else "SimplifiedLayerNormalization"
+        inputs = [value, gamma] if added is None else [value, gamma, added]
+        epsilon = self._sizes.epsilon
+        return self.writer.apply(operator, inputs, name, shape, epsilon=epsilon, axis=-1)
 
     def _post_normal(self, value: ir.Value, name: str) -> ir.Value:
         """What a block adds, normalized where the file has a weight for that."""
@@ -291,8 +345,14 @@ class _Decoder:
     def _add_and_normal(
         self, stream: ir.Value, added: ir.Value, name: str, last: bool = False
     ) -> tuple[ir.Value, ir.Value]:
-        """The sum, normalized and as it is."""
+        """The sum, normalized and as it is; twice as it is where blocks read it so."""
         writer = self.writer
+        if self._sizes.architecture.normalizes_results and not last:
+            total = self._sum(stream, added, f"{name}.sum")
+            return total, total
+        if self._sizes.architecture.centered:
+            total = self._sum(stream, added, f"{name}.sum")
+            return self._normal(total, name), total
         normal = writer.value(name, self._stream)
         total = writer.value(f"{name}.sum", self._stream)
         gamma = writer.vector(f"{name}.weight", self._sizes.hidden)
@@ -310,6 +370,9 @@ class _Decoder:
         writer, size = self.writer, self._sizes.head_size
         if not writer.has(f"{name}.weight"):
             return value
+        if self._sizes.architecture.normalizes_results:
+            gamma = writer.vector(f"{name}.weight", heads * size)
+            return self._normalised(value, gamma, name, writer.dims(value))
         apart = ("batch", "sequence", heads, size)
         to_heads = writer.constant(f"sizes_{heads}_heads", np.array([0, 0, heads, size], np.int64))
         joined = writer.constant(f"sizes_{heads}_joined", np.array([0, 0, heads * size], np.int64))

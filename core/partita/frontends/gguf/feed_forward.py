@@ -1,4 +1,4 @@
-"""The gated products of a block: one set of weights for all tokens, or experts that they choose."""
+"""A block's feed-forward part: one set of weights for all tokens, or experts that they choose."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from partita.errors import ModelFormatError
 from partita.frontends.gguf.container import GgufTensor
 from partita.frontends.gguf.graph_writer import GraphWriter
 from partita.frontends.gguf.hyperparameters import Hyperparameters
-from partita.frontends.gguf.weight_operators import linear, multiply
+from partita.frontends.gguf.weight_operators import linear, linear_parts, multiply
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -32,24 +33,55 @@ def feed_forward(
     if sizes.experts:
         return _mixture(writer, sizes, normal, block)
     hidden = sizes.hidden
-    inner = writer.rows_of(f"{block}.ffn_gate.weight", hidden)
-    gate = linear(writer, normal, f"{block}.ffn_gate", inner, hidden)
-    up = linear(writer, normal, f"{block}.ffn_up", inner, hidden)
+    if not sizes.architecture.gated:
+        inner = writer.rows_of(f"{block}.ffn_up.weight", hidden)
+        up = linear(writer, normal, f"{block}.ffn_up", inner, hidden)
+        active = _activated(writer, sizes, up, block)
+        return linear(writer, active, f"{block}.ffn_down", hidden, inner)
+    inner, gate, up = _gate_and_up(writer, normal, block, hidden)
     product = _gated(writer, sizes, gate, up, block)
     return linear(writer, product, f"{block}.ffn_down", hidden, inner)
+
+
+def _gate_and_up(
+    writer: GraphWriter, normal: ir.Value, block: str, hidden: int
+) -> tuple[int, ir.Value, ir.Value]:
+    """The size of what is between a block's products, and its first two products.
+
+    Files of Phi have both weights in one tensor, the gate's before the other.
+    """
+    name = f"{block}.ffn_up"
+    if writer.has(f"{block}.ffn_gate.weight"):
+        inner = writer.rows_of(f"{block}.ffn_gate.weight", hidden)
+        gate = linear(writer, normal, f"{block}.ffn_gate", inner, hidden)
+        return inner, gate, linear(writer, normal, name, inner, hidden)
+    rows = writer.rows_of(f"{name}.weight", hidden)
+    if rows % 2:
+        raise ModelFormatError(
+            f"{writer.origin}: tensor '{name}.weight' has {rows} rows; of a gate and of what it "
+            "lets through there are equally many."
+        )
+    parts = {f"{block}.ffn_gate": rows // 2, name: rows // 2}
+    gate, up = linear_parts(writer, normal, name, parts, hidden)
+    return rows // 2, gate, up
 
 
 def _gated(
     writer: GraphWriter, sizes: Hyperparameters, gate: ir.Value, up: ir.Value, name: str
 ) -> ir.Value:
     """The activated gate times what it lets through."""
-    shape = writer.dims(gate)
-    if sizes.architecture.activation == "gelu":
-        active = writer.apply("Gelu", [gate], f"{name}.gelu", shape, approximate="tanh")
-    else:
-        sigmoid = writer.apply("Sigmoid", [gate], f"{name}.sigmoid", shape)
-        active = writer.apply("Mul", [gate, sigmoid], f"{name}.silu", shape)
-    return writer.apply("Mul", [active, up], f"{name}.gated", shape)
+    active = _activated(writer, sizes, gate, name)
+    return writer.apply("Mul", [active, up], f"{name}.gated", writer.dims(gate))
+
+
+def _activated(writer: GraphWriter, sizes: Hyperparameters, value: ir.Value, name: str) -> ir.Value:
+    shape = writer.dims(value)
+    kind = sizes.architecture.activation
+    if kind != "silu":
+        way = "tanh" if kind == "gelu" else "none"
+        return writer.apply("Gelu", [value], f"{name}.gelu", shape, approximate=way)
+    sigmoid = writer.apply("Sigmoid", [value], f"{name}.sigmoid", shape)
+    return writer.apply("Mul", [value, sigmoid], f"{name}.silu", shape)
 
 
 def _mixture(writer: GraphWriter, sizes: Hyperparameters, normal: ir.Value, block: str) -> ir.Value:
@@ -73,7 +105,9 @@ def _mixture(writer: GraphWriter, sizes: Hyperparameters, normal: ir.Value, bloc
             _expert(writer, sizes, normal, tensors, (shares[number], chosen[number]), block, number)
         )
     total = writer.apply("Sum", results, f"{block}.ffn_experts", writer.dims(normal))
-    if not sizes.architecture.shared_expert:
+    kind = sizes.architecture.shared_expert
+    there = writer.has(f"{block}.ffn_gate_shexp.weight")
+    if kind == "none" or (kind == "plain" and not there):
         return total
     shared = _shared_expert(writer, sizes, normal, block)
     return writer.apply("Add", [total, shared], f"{block}.ffn_sum", writer.dims(normal))
@@ -82,13 +116,15 @@ def _mixture(writer: GraphWriter, sizes: Hyperparameters, normal: ir.Value, bloc
 def _shared_expert(
     writer: GraphWriter, sizes: Hyperparameters, normal: ir.Value, block: str
 ) -> ir.Value:
-    """What the expert of all tokens adds, as far as its gate lets it through."""
+    """What the expert of all tokens adds, as far as its gate lets it through if it has one."""
     hidden, name, shape = sizes.hidden, f"{block}.ffn_gate_inp_shexp", writer.dims(normal)
     inner = writer.rows_of(f"{block}.ffn_gate_shexp.weight", hidden)
     gate = linear(writer, normal, f"{block}.ffn_gate_shexp", inner, hidden)
     up = linear(writer, normal, f"{block}.ffn_up_shexp", inner, hidden)
     product = _gated(writer, sizes, gate, up, f"{block}.shexp")
     whole = linear(writer, product, f"{block}.ffn_down_shexp", hidden, inner)
+    if sizes.architecture.shared_expert == "plain":
+        return whole
     column = writer.constant(
         f"{name}.weight", writer.numbers(f"{name}.weight", hidden).reshape(hidden, 1)
     )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from partita.errors import ModelFormatError
+from partita.frontends.gguf.architectures import ARCHITECTURES, Architecture
 from partita.frontends.gguf.container import GgufFile
 
 _LARGEST = 1 << 24
@@ -29,73 +29,14 @@ _FACTORS = (2.0**-20, 2.0**20)
 
 
 @dataclass(frozen=True, slots=True)
-class Architecture:
-    """What decoders of one name have in common.
-
-    Attributes:
-        rotary_interleaved: Rotary embedding turns elements 2 i and 2 i + 1 of a head, not i and
-            i + half: converters have reordered the weights of queries and keys so.
-        activation: Of the gate in the feed-forward part.
-        scales_embedding: Embeddings are multiplied by the root of their size.
-        global_every: Every so many layers, the last of them, one attends to all positions and the
-            others to a window; 0 where all layers attend to all.
-        local_rope_base: Base of the rotary frequencies in layers with a window; 0 for the same.
-        window: Positions that such layers attend to where the file does not say; 0 for all.
-        attention_softcap: Bound of products of queries and keys where the file does not say; 0 for
-            none.
-        logit_softcap: The same for logits.
-        shares_of_all: Chosen experts have their parts of the probability of all, not of those
-            chosen.
-        unrotated_every: Every so many layers, the last of them, one has no rotary embedding; 0
-            where all have it.
-        shared_expert: Beside the experts that tokens choose from there is one for all, which a gate
-            of its own lets through.
-    """
-
-    rotary_interleaved: bool = False
-    activation: Literal["silu", "gelu"] = "silu"
-    scales_embedding: bool = False
-    global_every: int = 0
-    local_rope_base: float = 0.0
-    window: int = 0
-    attention_softcap: float = 0.0
-    logit_softcap: float = 0.0
-    shares_of_all: bool = False
-    shared_expert: bool = False
-    unrotated_every: int = 0
-
-
-ARCHITECTURES: Mapping[str, Architecture] = {
-    "llama": Architecture(rotary_interleaved=True),
-    "smollm3": Architecture(rotary_interleaved=True, unrotated_every=4),
-    "qwen2": Architecture(),
-    "qwen3": Architecture(),
-    "qwen2moe": Architecture(shares_of_all=True, shared_expert=True),
-    "qwen3moe": Architecture(),
-    "gemma": Architecture(activation="gelu", scales_embedding=True),
-    "gemma2": Architecture(
-        activation="gelu",
-        scales_embedding=True,
-        global_every=2,
-        window=4096,
-        attention_softcap=50.0,
-        logit_softcap=30.0,
-    ),
-    "gemma3": Architecture(
-        activation="gelu", scales_embedding=True, global_every=6, local_rope_base=10000.0
-    ),
-}
-"""The decoders that are read; files of SmolLM, SmolLM2 and Mistral say "llama"."""
-
-
-@dataclass(frozen=True, slots=True)
 class RopeScaling:
     """How a model's rotary frequencies were stretched for longer contexts.
 
     Attributes:
-        kind: ``"none"``, ``"linear"`` or ``"yarn"``.
+        kind: ``"none"``, ``"linear"``, ``"yarn"`` or ``"longrope"``.
         factor: By how much.
-        original_context: The context before, which yarn asks for.
+        original_context: The context before, which yarn asks for, and up to which longrope divides
+            frequencies by other numbers than beyond.
         magnitude: By what cosines and sines are multiplied, besides what yarn does to them.
     """
 
@@ -117,8 +58,9 @@ class Hyperparameters:
         heads: Heads of queries.
         kv_heads: Heads of keys and values.
         head_size: Elements of a head.
+        rotated: Elements of a head that rotary embedding turns, the first ones.
         context: Most positions that the model was made for.
-        epsilon: Of all RMS normalizations.
+        epsilon: Of all normalizations.
         rope_base: Base of the rotary frequencies.
         rope_scaling: How they were stretched.
         window: Positions that a layer with a window attends to; 0 if there is none.
@@ -130,8 +72,11 @@ class Hyperparameters:
         experts: Sets of weights of each feed-forward part that tokens choose from; 0 if there is
             one for all.
         experts_used: How many of them a token chooses.
-        local_rope_base: Base of the rotary frequencies in layers with a window; 0 if it is the
-            same.
+        local_rope_base: Base of the rotary frequencies in layers with a window; 0 if they turn as
+            all others do.
+        embedding_scale: What embeddings are multiplied by.
+        residual_scale: What is multiplied by that before it is added to the residual stream.
+        logit_scale: What logits are multiplied by.
     """
 
     name: str
@@ -141,6 +86,7 @@ class Hyperparameters:
     heads: int
     kv_heads: int
     head_size: int
+    rotated: int
     context: int
     epsilon: float
     rope_base: float
@@ -153,11 +99,14 @@ class Hyperparameters:
     experts: int
     experts_used: int
     local_rope_base: float
+    embedding_scale: float
+    residual_scale: float
+    logit_scale: float
 
     @property
     def longest(self) -> int:
         """Positions that can be computed: a window of unknown layers is the end for all."""
-        if self.window and not self.architecture.global_every:
+        if self.window and not self.global_every:
             return min(self.context, self.window)
         return self.context
 
@@ -173,6 +122,8 @@ class Hyperparameters:
     def is_rotated(self, layer: int) -> bool:
         """Whether a layer turns queries and keys by their positions."""
         every = self.architecture.unrotated_every
+        if self.architecture.rotates_windows:
+            return self.is_local(layer)
         return not every or (layer + 1) % every > 0
 
 
@@ -202,10 +153,16 @@ def hyperparameters(file: GgufFile) -> Hyperparameters:
         )
     if head_size > _LARGEST_HEAD:
         raise entries.error(f"heads have {head_size} elements; {_LARGEST_HEAD} are read at most")
-    if entries.size("attention.value_length", head_size) != head_size or rotated != head_size:
+    if entries.size("attention.value_length", head_size) != head_size:
+        raise entries.error("values of another size than keys are not read")
+    if rotated % 2 or rotated > head_size:
         raise entries.error(
-            "values of another size than keys, or rotary embedding of a part of a head, are not "
-            "read"
+            f"rotary embedding turns {rotated} elements of heads of {head_size}; expected pairs"
+        )
+    sections = file.metadata.get(f"{name}.rope.dimension_sections")
+    if isinstance(sections, np.ndarray) and sections.any():
+        raise entries.error(
+            "rotary embedding by time and place ('rope.dimension_sections') is not read"
         )
     if not entries.flag("attention.causal", True):
         raise entries.error(
@@ -220,8 +177,14 @@ def hyperparameters(file: GgufFile) -> Hyperparameters:
         heads=heads,
         kv_heads=kv_heads,
         head_size=head_size,
+        rotated=rotated,
         context=entries.size("context_length"),
-        epsilon=entries.real("attention.layer_norm_rms_epsilon", most=1.0),
+        epsilon=entries.real(
+            "attention.layer_norm_epsilon"
+            if architecture.centered
+            else "attention.layer_norm_rms_epsilon",
+            most=1.0,
+        ),
         rope_base=entries.real("rope.freq_base", 10000.0, _LEAST_BASE),
         rope_scaling=_rope_scaling(entries),
         window=entries.size("attention.sliding_window", architecture.window, least=0),
@@ -232,19 +195,44 @@ def hyperparameters(file: GgufFile) -> Hyperparameters:
         experts=experts,
         experts_used=used,
         local_rope_base=_local_rope_base(entries, architecture),
+        embedding_scale=_embedding_scale(entries, architecture, hidden),
+        residual_scale=_multiplier(entries, architecture, "residual_scale"),
+        logit_scale=_logit_scale(entries, architecture),
     )
 
 
 def _local_rope_base(entries: _Entries, architecture: Architecture) -> float:
-    if not architecture.local_rope_base:
-        return 0.0
-    return entries.real("rope.freq_base_swa", architecture.local_rope_base, _LEAST_BASE)
+    base = architecture.local_rope_base
+    if architecture.stretches_global:
+        base = entries.real("rope.freq_base", 10000.0, _LEAST_BASE)
+    return entries.real("rope.freq_base_swa", base, _LEAST_BASE) if base else 0.0
+
+
+def _embedding_scale(entries: _Entries, architecture: Architecture, hidden: int) -> float:
+    if architecture.scales_embedding:
+        return math.sqrt(hidden)
+    return _multiplier(entries, architecture, "embedding_scale")
+
+
+def _multiplier(entries: _Entries, architecture: Architecture, key: str) -> float:
+    """A factor of the file; 1 where the architecture has none, or the file says 0 for that."""
+    if not architecture.multipliers:
+        return 1.0
+    return entries.real(key, 1.0, 0.0, _FACTORS[1]) or 1.0
+
+
+def _logit_scale(entries: _Entries, architecture: Architecture) -> float:
+    if architecture.logit_factor:
+        return entries.real("logit_scale", 1.0, 0.0, _FACTORS[1]) or 1.0
+    return 1 / _multiplier(entries, architecture, "logit_scale")
 
 
 def _global_every(
     entries: _Entries, architecture: Architecture, layers: int
 ) -> int | tuple[bool, ...]:
     """Which layers have no window, as the file says it if it does."""
+    if architecture.window_everywhere:
+        return (True,) * layers
     if not architecture.global_every:
         return 0
     key = "attention.sliding_window_pattern"
@@ -284,9 +272,10 @@ def _rope_scaling(entries: _Entries) -> RopeScaling:
     linear = entries.real("rope.scale_linear", 1.0, *_FACTORS)
     factor = entries.real("rope.scaling.factor", linear, *_FACTORS)
     kind = kind or ("linear" if factor != 1.0 else "none")
-    if kind not in ("none", "linear", "yarn"):
+    if kind not in ("none", "linear", "yarn", "longrope"):
         raise entries.error(
-            f"'rope.scaling.type' is '{kind}', which is not read; none, linear and yarn are"
+            f"'rope.scaling.type' is '{kind}', which is not read; none, linear, yarn and longrope "
+            "are"
         )
     original = entries.size("rope.scaling.original_context_length", entries.size("context_length"))
     magnitude = entries.real("rope.scaling.attn_factor", 1.0, *_FACTORS)

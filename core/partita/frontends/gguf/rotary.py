@@ -26,7 +26,7 @@ def frequencies(size: int, base: float, scaling: RopeScaling, factors: Array | N
     """Radians per position of each pair of elements, as float64.
 
     Args:
-        size: Elements of a head.
+        size: Elements of a head that are turned.
         base: Of the geometric series.
         scaling: How a longer context stretches it; yarn is of https://arxiv.org/abs/2309.00071.
         factors: By what the file divides each frequency, if it does.
@@ -37,7 +37,7 @@ def frequencies(size: int, base: float, scaling: RopeScaling, factors: Array | N
     if scaling.kind == "none":
         return plain
     stretched = plain / scaling.factor
-    if scaling.kind == "linear":
+    if scaling.kind in ("linear", "longrope"):
         return stretched
 
     def pair_of(turns: float) -> float:

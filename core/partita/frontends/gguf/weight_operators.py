@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,6 +29,32 @@ def linear(writer: GraphWriter, x: ir.Value, name: str, rows: int, columns: int)
     bias = f"{name}.bias"
     added = writer.vector(bias, rows) if writer.has(bias) else None
     return multiply(writer, x, writer.tensor(f"{name}.weight", [rows, columns]), name, added)
+
+
+def linear_parts(
+    writer: GraphWriter, x: ir.Value, name: str, parts: Mapping[str, int], columns: int
+) -> list[ir.Value]:
+    """Products of ``x`` with weights that lie one behind the other in one tensor of the file.
+
+    Args:
+        writer: Writes the operations.
+        x: What is multiplied [..., columns].
+        name: Of the tensor, without ``.weight``; its biases, if there are any, lie likewise.
+        parts: Name of each product to the size of its last dimension.
+        columns: Size of the last dimension of ``x``.
+    """
+    tensor = writer.tensor(f"{name}.weight", [sum(parts.values()), columns])
+    bias = f"{name}.bias"
+    biases = writer.numbers(bias, tensor.shape[0]) if writer.has(bias) else None
+    products, first = [], 0
+    for part, rows in parts.items():
+        added = None
+        if biases is not None:
+            added = writer.constant(f"{part}.bias", biases[first : first + rows])
+        weight = tensor.rows(first, rows, f"{part}.weight")
+        products.append(multiply(writer, x, weight, part, added))
+        first += rows
+    return products
 
 
 def multiply(
