@@ -7,6 +7,7 @@ import functools
 import math
 import mmap
 import os
+import weakref
 
 import numpy as np
 
@@ -14,9 +15,6 @@ PAGE = mmap.PAGESIZE
 _ALIGNMENT = 64
 DEVICE = {"at_end": True}
 """Whether the pages beside device CPU's own memory are behind it; else they are before."""
-
-_KEPT = 64
-"""Constants of which the copy is kept, so that what is packed once is copied once."""
 
 
 def protect(address, *, forbid):
@@ -95,8 +93,8 @@ def guard_device():
     replace(result_memory.ResultMemory, "array", lambda _: result)
     replace(graph_runner, "aligned_empty", lambda _: aligned_empty)
     replace(operand_builder, "new_array", lambda _: aligned_empty)
-    replace(builder.Builder, "constant", _guarded_operand)
-    replace(builder.Builder, "prepack", _guarded_operand)
+    replace(builder.Builder, "constant", with_guarded_constant)
+    replace(builder.Builder, "prepack", with_guarded_constant)
     replace(device_model, "lower", lambda usual: lambda model: with_guarded_constants(usual(model)))
 
 
@@ -179,15 +177,17 @@ def guarded_memory(usual):
     return GuardedMemory
 
 
-def _guarded_operand(make):
+def with_guarded_constant(make):
     """What makes the same operands of constants, which end at guard pages.
 
-    Those of weights packed for a device stay: it has their elements in a buffer of its own.
+    Those of weights packed for a device stay: it has their elements in a buffer of its own. An
+    operand that programs share is asked for again by each of them, and is copied once: calls of the
+    first program have the address of that copy, which lives as long as the operand has it.
     """
     from partita.lowering import Packed
     from partita_cpu.gemm.precision_policy import native_policy
 
-    kept = {}
+    copies = weakref.WeakValueDictionary()
 
     def made(self, *args, **kwargs):
         operand = make(self, *args, **kwargs)
@@ -197,14 +197,10 @@ def _guarded_operand(make):
         if policy is not None:
             policy.waiting.finish()  # what is packed later would not be in the copy
         array = operand.const
-        if id(array) not in kept and array.nbytes and not array.dtype.hasobject:
+        if array.nbytes and not array.dtype.hasobject and copies.get(id(array)) is not array:
             copy = guarded_empty(array.shape, array.dtype, DEVICE["at_end"], _ALIGNMENT)
             copy[...] = array
-            while len(kept) >= _KEPT:
-                kept.pop(next(iter(kept)))
-            kept[id(array)] = array, copy
-        if id(array) in kept:
-            operand.const = kept[id(array)][1]
+            copies[id(copy)] = operand.const = copy
         return operand
 
     return made

@@ -4,9 +4,13 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
+from partita.lowering import Operand
+from tests.campaign import guard
 from tests.campaign.__main__ import KINDS
 from tests.campaign.watched_child import Child
 
@@ -44,6 +48,15 @@ def test_a_case_that_never_ends_is_ended():
 
 def test_cases_before_a_death_are_counted():
     assert outcomes(0, 3) == {0: "ok", 1: "signal:11"}
+
+
+def test_a_constant_that_programs_share_is_copied_once():
+    """Calls of the first program have the address of its copy, which nobody else keeps."""
+    shared = Operand((3,), np.dtype(np.float32), np.ones(3, np.float32))
+    made = guard.with_guarded_constant(lambda _: shared)
+    builder = SimpleNamespace(options=None)
+    copy = made(builder).const
+    assert copy.ctypes.data % guard.PAGE and made(builder).const is copy
 
 
 @pytest.mark.parametrize("kind", KINDS)
