@@ -1,4 +1,4 @@
-"""What is done with two tensors row by row: sums, differences, products, quotients.
+"""What is done with two tensors row by row: sums, differences, products, quotients, comparisons.
 
 Rows are pixels of images with channels last, of which some channels are read, or what broadcasting
 leaves of a tensor's axes.
@@ -7,10 +7,11 @@ leaves of a tensor's axes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from partita_cpu.llvm.function import Function
 from partita_cpu.llvm.half_vectors import load_half, store_half
-from partita_cpu.llvm.masked import column_masks, masked_load, masked_store
+from partita_cpu.llvm.masked import column_masks, masked_load, masked_store, truths_store
 
 PARAMETERS = "i64 %rows, i64 %columns, ptr %a, i64 %lda, ptr %b, i64 %ldb, ptr %y, i64 %ldy"
 """rows: of as many columns each. a, b, y: the first row; lda, ldb, ldy: bytes from one to the
@@ -18,6 +19,9 @@ next, which may be 0 for a and b."""
 
 VERBS = ("add", "sub", "mul", "div")
 """What is done with two numbers: LLVM's names without the ``f`` of floats."""
+
+COMPARISONS = {"equal": "oeq", "greater": "ogt", "greater_equal": "oge"}
+"""Of two numbers, each true or false as one byte; LLVM's conditions, false where one is NaN."""
 
 IMAGE_VERBS = ("add", "mul")
 """What is done with images in bfloat16, too."""
@@ -29,6 +33,27 @@ TOGETHER = 4
 """Vectors that are computed side by side, and rows of one vector."""
 
 
+class _Elements(NamedTuple):
+    """How vectors are read and written.
+
+    Attributes:
+        load: Reads one of a or b.
+        store: Writes one of y.
+        unit: Bytes of an element of a and b.
+        made: Bytes of an element of y.
+    """
+
+    load: Callable[[Function, int, str, str | None], str]
+    store: Callable[[Function, int, str, str, str | None], object]
+    unit: int
+    made: int
+
+
+_FLOATS = _Elements(masked_load, masked_store, 4, 4)
+_HALVES = _Elements(load_half, store_half, 2, 2)
+_TRUTHS = _Elements(masked_load, truths_store, 4, 1)
+
+
 def functions(lanes: int) -> list[Function]:
     """The kernels for floats.
 
@@ -36,27 +61,45 @@ def functions(lanes: int) -> list[Function]:
         lanes: Floats of a vector.
     """
     return [
-        combine_rows(f"{verb}_{name}", f"f{verb}", lanes, half=False, single=single)
+        _combine_rows(f"{verb}_{name}", f"f{verb}", lanes, _FLOATS, single)
         for verb in VERBS
         for name, single in SINGLES.items()
     ]
 
 
-def combine_rows(
-    name: str, operation: str, lanes: int, half: bool, single: int | None = None
+def comparisons(lanes: int) -> list[Function]:
+    """The kernels that compare floats; results are bytes.
+
+    Args:
+        lanes: Floats of a vector.
+    """
+    return [
+        _combine_rows(f"{verb}_{name}", f"fcmp {condition}", lanes, _TRUTHS, single)
+        for verb, condition in COMPARISONS.items()
+        for name, single in SINGLES.items()
+    ]
+
+
+def half_functions() -> list[Function]:
+    """The kernels for images in bfloat16; results are rounded once."""
+    return [_combine_rows(f"{verb}_halves", f"f{verb}", 16, _HALVES) for verb in IMAGE_VERBS]
+
+
+def _combine_rows(
+    name: str, operation: str, lanes: int, elements: _Elements, single: int | None = None
 ) -> Function:
     """``y = a + b``, or what else LLVM's instruction computes.
 
     Args:
         name: Its symbol.
-        operation: ``fadd``, ``fsub``, ``fmul`` or ``fdiv``.
+        operation: The instruction, such as ``fadd``.
         lanes: Floats of a vector.
-        half: Whether all three are bfloat16; results are rounded once.
+        elements: Of a, b and y.
         single: Which of a and b, counted from 0, is one number for each row; ``None`` if neither.
     """
     f = Function(name, PARAMETERS)
-    vector, size = f"<{lanes} x float>", 2 if half else 4
-    load, store = (load_half, store_half) if half else (masked_load, masked_store)
+    vector, sizes = f"<{lanes} x float>", (elements.unit, elements.unit, elements.made)
+    load, store = elements.load, elements.store
     steps = ("%lda", "%ldb", "%ldy")
 
     def read(places: Sequence[str], offset: int, mask: str | None, same: str | None) -> str:
@@ -107,11 +150,11 @@ def combine_rows(
 
         def vectors(count: int, mask: str | None) -> Callable[[str, list[str]], list[str]]:
             def body(_: str, places: list[str]) -> list[str]:
-                found = [read(places, size * lanes * i, mask, same) for i in range(count)]
+                found = [read(places, sizes[0] * lanes * i, mask, same) for i in range(count)]
                 for i, result in enumerate(found):
-                    store(f, lanes, result, f.at(places[2], size * lanes * i), mask)
+                    store(f, lanes, result, f.at(places[2], sizes[2] * lanes * i), mask)
                 return [
-                    place if i == single else f.at(place, size * lanes * count)
+                    place if i == single else f.at(place, sizes[i] * lanes * count)
                     for i, place in enumerate(places)
                 ]
 

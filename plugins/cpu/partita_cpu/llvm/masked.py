@@ -101,6 +101,25 @@ def masked_store(f: Function, lanes: int, x: str, pointer: str, mask: str | None
         f.either(every, whole, some)
 
 
+def truths_store(f: Function, lanes: int, x: str, pointer: str, mask: str | None) -> None:
+    """Writes a vector of bits as bytes that are 0 or 1; without a mask all of them.
+
+    Args:
+        f: The function that is written.
+        lanes: Elements of the vector.
+        x: Name of the vector of bits.
+        pointer: Name of the address.
+        mask: Name of ``lanes`` bits; ``None`` if all lanes are there.
+    """
+    v, m = f"<{lanes} x i8>", f"<{lanes} x i1>"
+    truths = f.let(f"zext {m} {x} to {v}")
+    if mask is None:
+        f.do(f"store {v} {truths}, ptr {pointer}, align 1")
+    else:
+        name = f"@llvm.masked.store.v{lanes}i8.p0"
+        f.do(f"call void {name}({v} {truths}, ptr {pointer}, i32 1, {m} {mask})")
+
+
 def declarations(lanes: int) -> str:
     """What the kernels call."""
     v, m = f"<{lanes} x float>", f"<{lanes} x i1>"

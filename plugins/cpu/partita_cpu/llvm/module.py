@@ -84,6 +84,7 @@ PARTS = (
     "_floats",
     "_floats_tall",
     "_activations",
+    "_comparisons",
     "_windows",
     "_bytes",
     "_byte_levels",
@@ -124,6 +125,8 @@ def functions(level: Level, part: str = "") -> list[Function]:
     if part == "_activations":
         kernels = activations.KERNELS.items()
         return [activations.activate_rows(name, code, lanes) for code, name in kernels]
+    if part == "_comparisons":
+        return elementwise_rows.comparisons(lanes)
     if part == "_f16":
         return fp16_weights.functions(lanes, level.rows, level.tiles)
     if part == "_f16_narrow":
@@ -321,10 +324,7 @@ def _bfloat16_images() -> list[Function]:
     """What deals with images that stay in bfloat16 between steps."""
     made = [epilogue.epilogue("epilogue_narrow", 16, half_vectors.BFLOAT)]
     made += [bf16_split.copy_halves("copy_halves")]
-    made += [
-        elementwise_rows.combine_rows(f"{verb}_halves", f"f{verb}", 16, half=True)
-        for verb in elementwise_rows.IMAGE_VERBS
-    ]
+    made += elementwise_rows.half_functions()
     made.append(bf16_split.scale("scale_halves", 16, half_in=True, planes=1))
     made += [window(f"all_{kind}_widen", kind, 1, 16, half_in=True) for kind in OVERALL_KINDS]
     return made

@@ -40,6 +40,7 @@ from partita_cpu.passes.precision.widened_convolutions import widen_convolutions
 from partita_cpu.passes.scaled_gates import scale_gates
 from partita_cpu.passes.separable_fusion import join_bottlenecks, join_separable
 from partita_cpu.passes.split_attention import add_images_apart
+from partita_cpu.passes.strided_operands import read_strided
 from partita_cpu.passes.tiles.gated_products import join_gated_products
 from partita_cpu.passes.tiles.tiled_activations import keep_tiles
 from partita_cpu.passes.tiles.tiled_normalizations import normalize_to_tiles
@@ -195,6 +196,13 @@ PASSES = (
         "The next nodes must read the tiles: two products that are joined now are one of them.",
         after=("join_gated_products",),
         applies=_on_tiles,
+    ),
+    CpuPass(
+        "read_strided",
+        lambda graph, shapes, _: read_strided(graph, shapes),
+        "Takes what is left of slices and transpositions: images, attention, halves and gates know "
+        "them, and the arithmetic behind them, as the model has them.",
+        after=("attend_in_place", "channels_last", "keep_halves", "join_gates"),
     ),
 )
 """The passes for concrete shapes, in the order in which they run."""

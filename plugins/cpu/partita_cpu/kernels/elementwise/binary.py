@@ -203,9 +203,6 @@ _power, _power_integers = broadcast(operator.pow), broadcast(power_integers)
 _power_of_integer = broadcast(power_of_integer)
 _POWERS = {2.0: mapped(square), 3.0: mapped(cube), 0.5: mapped(power_half)}
 _ARITHMETIC = {"Add": _add, "Sub": broadcast(operator.sub), "Mul": broadcast(operator.mul)}
-_VERBS = {_add: "add", _divide: "div", _ARITHMETIC["Sub"]: "sub", _ARITHMETIC["Mul"]: "mul"}
-"""What kernels of rows compute, too."""
-
 _VARIADIC = {"Max": broadcast(larger), "Min": broadcast(smaller), "Sum": _add, "Mean": _add}
 _greater, _greater_equal = broadcast(operator.gt), broadcast(operator.ge)
 _COMPARISON = {
@@ -215,6 +212,17 @@ _COMPARISON = {
     "Less": (_greater, True),
     "LessOrEqual": (_greater_equal, True),
 }
+_VERBS = {
+    _add: "add",
+    _divide: "div",
+    _ARITHMETIC["Sub"]: "sub",
+    _ARITHMETIC["Mul"]: "mul",
+    _greater: "greater",
+    _greater_equal: "greater_equal",
+    _COMPARISON["Equal"][0]: "equal",
+}
+"""What kernels of rows compute, too."""
+
 _and, _or, _xor = (broadcast(f) for f in (operator.and_, operator.or_, operator.xor))
 _LOGIC = {"And": _and, "Or": _or, "Xor": _xor}
 _BITWISE = {"BitwiseAnd": _and, "BitwiseOr": _or, "BitwiseXor": _xor}

@@ -194,9 +194,15 @@ def loop_nest(
         Their lengths, outermost first, and for each operand its strides in elements, 0 where it
         is repeated; or ``None`` if the operands alternate too often for four loops.
     """
-    strides = [_strides(operand.shape, len(shape)) for operand in operands]
+    return merged_loops(shape, [strides_in(operand.shape, len(shape)) for operand in operands])
+
+
+def merged_loops(
+    shape: Sequence[int], strides: Sequence[Sequence[int]]
+) -> tuple[list[int], list[list[int]]] | None:
+    """The same for operands of any strides along the axes of ``shape``."""
     lengths: list[int] = []
-    merged: list[list[int]] = [[] for _ in operands]
+    merged: list[list[int]] = [[] for _ in strides]
     for axis, length in enumerate(shape):
         if length == 1:
             continue
@@ -214,12 +220,13 @@ def loop_nest(
     if len(lengths) > LOOPS:
         return None
     if not lengths:
-        return [1] * LOOPS, [[0] * (LOOPS - 1) + [1] for _ in operands]
+        return [1] * LOOPS, [[0] * (LOOPS - 1) + [1] for _ in strides]
     missing = LOOPS - len(lengths)
     return [1] * missing + lengths, [[0] * missing + own for own in merged]
 
 
-def _strides(shape: Sequence[int], ndim: int) -> list[int]:
+def strides_in(shape: Sequence[int], ndim: int) -> list[int]:
+    """Elements from one to the next along so many axes, the last ones; 0 where one is repeated."""
     strides = [0] * ndim
     step = 1
     for back, length in enumerate(reversed(shape), 1):

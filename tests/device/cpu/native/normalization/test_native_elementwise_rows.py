@@ -7,18 +7,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from judge import onnxruntime_results
+from onnx import TensorProto
 from sampling import examples
 
-from partita_cpu.gemm.tile_kernels import single_kernel
 from partita_cpu.jit.isa import available
 from partita_cpu.kernels.elementwise.broadcast_loops import loop_nest
-from partita_cpu.kernels.elementwise.combined_rows import FEW, combine_nest, nest_of
+from partita_cpu.kernels.elementwise.combined_rows import FEW, combine_nest, nest_of, row_kernel
 
 from ..conftest import Guarded
 from ..networks.test_native_layout import Net, compiled
 from ..networks.test_native_passes import steps_of
 
-FUNCTIONS = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
+FUNCTIONS = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+    "equal": np.equal,
+    "greater": np.greater,
+    "greater_equal": np.greater_equal,
+}
 LEVELS = [level for level in available() if level.native]
 
 
@@ -53,15 +61,16 @@ def test_random_shapes(level, verb, shapes, threads):
     if nest is None:
         return
     rng = np.random.default_rng(sum(shape))
-    a, b = (rng.standard_normal(own).astype(np.float32) for own in pair)
+    a, b = (np.rint(4 * rng.standard_normal(own)).astype(np.float32) + 0.25 for own in pair)
     name, plan = nest_of(*nest)
     guarded = Guarded()
-    y = guarded.array(np.full(shape, 777, np.float32))
+    expected = FUNCTIONS[verb](a, b)
+    y = guarded.array(np.full(shape, 77, expected.dtype))
     given_ = [guarded.array(x).reshape(-1) for x in (a, b)]
-    kernel = single_kernel(level, f"{verb}_{name}")
+    kernel = row_kernel(level, verb, name)
     for tid in range(threads):
         combine_nest(*given_, y.reshape(-1), kernel, np.array(plan), tid, threads)
-    np.testing.assert_array_equal(y, FUNCTIONS[verb](a, b))
+    np.testing.assert_array_equal(y, expected)
     guarded.release()
 
 
@@ -70,28 +79,32 @@ def test_random_shapes(level, verb, shapes, threads):
 def test_special_numbers(special, verb):
     a = np.array([[special] * 5, [1, -2, 0, np.inf, np.nan]], np.float32)
     b = np.array([special, 0, -1, np.nan, -np.inf], np.float32)
-    y = np.empty_like(a)
-    name, plan = nest_of(*loop_nest(a.shape, [Shaped(a.shape), Shaped(b.shape)]))
-    kernel = single_kernel(LEVELS[0], f"{verb}_{name}")
-    combine_nest(a.reshape(-1), b, y.reshape(-1), kernel, np.array(plan), 0, 1)
     with np.errstate(all="ignore"):
-        np.testing.assert_array_equal(y, FUNCTIONS[verb](a, b))
+        expected = FUNCTIONS[verb](a, b)
+    y = np.empty_like(expected)
+    name, plan = nest_of(*loop_nest(a.shape, [Shaped(a.shape), Shaped(b.shape)]))
+    kernel = row_kernel(LEVELS[0], verb, name)
+    combine_nest(a.reshape(-1), b, y.reshape(-1), kernel, np.array(plan), 0, 1)
+    np.testing.assert_array_equal(y, expected)
 
 
 def test_few_rows_of_many_are_taken_along_the_longer_axis():
     _, plan = nest_of([1, 500, FEW - 6, 3], [[0, 6, 3, 1], [0, 0, 3, 1]])
     assert plan[:4] == [1, 2, 500, 3]
-    assert plan[4:] == [0, 3, 6, 1, 0, 3, 0, 1, 3000, 3, 6]
+    assert plan[4:] == [0, 3, 6, 1, 0, 3, 0, 1, 3000, 3, 6, 0, 0]
     _, plan = nest_of([1, 500, FEW, 3], [[0, 24, 3, 1], [0, 0, 3, 1]])
     assert plan[:4] == [1, 500, FEW, 3]
 
 
-@pytest.mark.parametrize("op", ["Add", "Sub", "Mul", "Div"])
+@pytest.mark.parametrize(
+    "op", ["Add", "Sub", "Mul", "Div", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"]
+)
 def test_networks_use_them(op):
     net = Net(3, 20, 10, 1)
     row = net.const(values=np.linspace(1, 2, 12, dtype=np.float32))
     y = net.add(op, "x", row)
-    model = net.model(y)
+    compares = op not in ("Add", "Sub", "Mul", "Div")
+    model = net.model(net.add("Cast", y, to=TensorProto.FLOAT) if compares else y)
     x = np.random.default_rng(1).standard_normal((3, 20, 10, 1)).astype(np.float32)
     found = np.array(compiled(model)({"x": x})[0])
     np.testing.assert_array_equal(found, onnxruntime_results(model, {"x": x})[0])
