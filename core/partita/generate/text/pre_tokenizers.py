@@ -40,10 +40,43 @@ _DEEPSEEK_CODER = (
     "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+",
     r"\p{N}",
 )
+_DIGITS_BY_THREE = r"\p{N}{1,3}"
+_MARKED_WORDS = (
+    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
+    r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_DEEPSEEK_3 = (_DIGITS_BY_THREE, "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+", _MARKED_WORDS)
+# Letters of a case but those of scripts and signs that DeepSeek's list of ranges leaves out.
+_CASED = (
+    r"[\p{Lu}\p{Ll}\p{Lt}&&[^\x{560}-\x{588}\x{10c7}-\x{10ff}\x{1c80}-\x{1c8a}"
+    r"\x{2d00}-\x{2d2d}\x{a790}-\x{a7fa}\x{ab30}-\x{ab68}\x{10570}-\x{105bc}"
+    r"\x{10d50}-\x{10d85}\x{16e40}-\x{16e7f}\x{1d400}-\x{1d7cb}\x{1df00}-\x{1df2a}]]"
+)
+_DEEPSEEK_LLM = (
+    r"[\r\n]",
+    rf"\s?{_CASED}+",
+    "\\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+",
+    r"\s+$",
+    "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+",
+    r"\p{N}+",
+)
+_SUPERBPE = (r"\p{N}+", r"(?=(\d{3})+(?!\d))")
+_GPT_2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
+_FALCON = (r"[\p{P}\$\+<=>\^~\|`]+", _GPT_2, "[0-9][0-9][0-9]")
+_QWEN_3_5 = (
+    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}"
+    r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_BAILING = (
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]|\s+(?!\S)|\s+"
+)
+_BLOOM = r" ?[^(\s|.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c)]+"
+_TINY_AYA = (r"\d{1,3}(?=(?:\d{3})*\b)", _GPT_4O)
 # Of no model: what llama.cpp does where a file does not say.
 _DEFAULT = (
     r"[\p{P}\$\+<=>\^~\|]+",
-    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)",
+    _GPT_2,
     r"\p{N}+",
     "[0-9][0-9][0-9]",
 )
@@ -85,6 +118,10 @@ _DIGITS_CUT = WordCut(single_digits=True)
 _LLAMA_3_CUT = WordCut((_LLAMA_3,), whole_words=True, begins=True)
 _SMAUG_CUT = WordCut((_LLAMA_3,))
 _QWEN_2_CUT = WordCut((_QWEN_2,))
+_GPT_4O_CUT = WordCut((_GPT_4O,))
+_DEEPSEEK_3_CUT = WordCut(_DEEPSEEK_3)
+_BAILING_CUT = WordCut((_BAILING,))
+_BLOOM_CUT = WordCut((_BLOOM,))
 
 WORD_CUTS = {
     "gpt-2": _GPT_2_CUT,
@@ -95,16 +132,24 @@ WORD_CUTS = {
     "a.x-4.0": _GPT_2_CUT,
     "mellum": _GPT_2_CUT,
     "trillion": _GPT_2_CUT,
+    "jais": _GPT_2_CUT,
+    "exaone4": _GPT_2_CUT,
+    "gigachat": _GPT_2_CUT,
+    "granite-docling": _GPT_2_CUT,
     "smollm": _DIGITS_CUT,
     "starcoder": _DIGITS_CUT,
     "refact": _DIGITS_CUT,
     "command-r": _DIGITS_CUT,
     "codeshell": _DIGITS_CUT,
     "minerva-7b": _DIGITS_CUT,
+    "exaone": _DIGITS_CUT,
+    "mellum2": _DIGITS_CUT,
     "llama3": _LLAMA_3_CUT,
     "llama-v3": _LLAMA_3_CUT,
     "llama-bpe": _LLAMA_3_CUT,
     "falcon3": _LLAMA_3_CUT,
+    "falcon-h1": _LLAMA_3_CUT,
+    "lfm2": _LLAMA_3_CUT,
     "midm-2.0": _LLAMA_3_CUT,
     "pixtral": _LLAMA_3_CUT,
     "qwen2": _QWEN_2_CUT,
@@ -112,11 +157,34 @@ WORD_CUTS = {
     "stablelm2": _QWEN_2_CUT,
     "kormo": _QWEN_2_CUT,
     "megrez": _QWEN_2_CUT,
+    "hunyuan": _QWEN_2_CUT,
+    "solar-open": _QWEN_2_CUT,
+    "grok-2": _QWEN_2_CUT,
+    "qwen35": WordCut((_QWEN_3_5,)),
     "seed-coder": WordCut((_SEED_CODER,)),
     "smaug-bpe": _SMAUG_CUT,
     "dbrx": _SMAUG_CUT,
+    "glm4": _SMAUG_CUT,
+    "chatglm-bpe": _SMAUG_CUT,
+    "deepseek-llm": WordCut(_DEEPSEEK_LLM),
+    "deepseek-v3": _DEEPSEEK_3_CUT,
+    "hunyuan-dense": _DEEPSEEK_3_CUT,
+    "joyai-llm": _DEEPSEEK_3_CUT,
     "deepseek-coder": WordCut(_DEEPSEEK_CODER),
-    "gpt-4o": WordCut((_GPT_4O,)),
+    "falcon": WordCut(_FALCON),
+    "superbpe": WordCut(_SUPERBPE),
+    "bailingmoe": _BAILING_CUT,
+    "bailingmoe2": _BAILING_CUT,
+    "llada-moe": _BAILING_CUT,
+    "bloom": _BLOOM_CUT,
+    "gpt3-finnish": _BLOOM_CUT,
+    "poro-chat": _BLOOM_CUT,
+    "viking": WordCut((_BLOOM, r"\p{N}")),
+    "tiny_aya": WordCut(_TINY_AYA),
+    "gpt-4o": _GPT_4O_CUT,
+    "llama4": _GPT_4O_CUT,
+    "kanana2": _GPT_4O_CUT,
+    "minimax-m2": _GPT_4O_CUT,
     "tekken": WordCut((_TEKKEN,), whole_words=True, begins=True),
     "default": WordCut(_DEFAULT),
 }
