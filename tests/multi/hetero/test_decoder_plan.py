@@ -17,8 +17,7 @@ from partita.errors import CompileError, ContextLengthError, InfeasiblePlanError
 from partita_hetero.cost import attention_probe
 from partita_hetero.cost import device_speed as probes
 from partita_hetero.cost.attention_probe import AttentionShape, AttentionSpeed, speed_of_attention
-from partita_hetero.cost.database import Database, LinkCost
-from partita_hetero.cost.device_speed import DeviceSpeed
+from partita_hetero.cost.database import Database
 from partita_hetero.cost.token_work import PLAIN, TokenWork, WeightFormat
 from partita_hetero.partition.op_graph import OpGraph
 from partita_hetero.placement import lock_file
@@ -26,7 +25,6 @@ from partita_hetero.placement.device_list import DeviceList
 from partita_hetero.properties import HeteroProperties
 from partita_hetero.tuning.decoders import decoder_plan
 from partita_hetero.tuning.decoders.decoder_chain import DecoderDevice
-from partita_hetero.tuning.decoders.decoder_plan import plan_model
 from partita_hetero.tuning.decoders.planned_decoder import layer_range
 from tests.gguf_files import decoder_metadata, decoder_tensors, write_gguf
 
@@ -34,12 +32,18 @@ from ..fakes import FakeDevice, core_with
 from ..graphs import CHAIN
 from ..paced import PacedTwins
 from ..virtual_time import install
+from .planned_decoders import (
+    CONTEXT,
+    FAST,
+    LAUNCH,
+    Q4,
+    SLOW,
+    homes,
+    planned,
+    share,
+    told_speeds,
+)
 
-CONTEXT = 64
-Q4 = WeightFormat(4, 32)
-FAST = DeviceSpeed({PLAIN: 1e12, Q4: 1e12}, {PLAIN: 1e13, Q4: 1e13}, 1e-7)
-SLOW = DeviceSpeed({PLAIN: 1e10, Q4: 1e10}, {PLAIN: 1e11, Q4: 1e11}, 1e-6)
-LAUNCH = 1e-8
 TINY = SIZES["tiny"]
 NORM_BYTES = 2 * TINY.hidden * 4
 CACHE_BYTES = 2 * TINY.kv_heads * CONTEXT * TINY.head_size * 4
@@ -57,35 +61,6 @@ def core(monkeypatch, tmp_path):
         FakeDevice("B", memory="b", kind="gpu"),
         FakeDevice("C", kind="cpu"),
     )
-
-
-def told_speeds(devices, names, formats, weight_bytes, side, attention):
-    assert formats <= {Q4, PLAIN}
-    there = LinkCost("host", "a", 1e-8, 1e-10)
-    return [
-        DecoderDevice(
-            name,
-            SLOW if name == "C" else FAST,
-            devices.memory_limits.get(name),
-            LAUNCH,
-            None if name == "C" else (there, there),
-        )
-        for name in names
-    ]
-
-
-def planned(core, model, priorities="A,C", context=CONTEXT, **properties):
-    settings = {"MULTI_DEVICE_PRIORITIES": priorities, "HETERO_CONTEXT": context, **properties}
-    devices = DeviceList(core.device_api, "HETERO", HeteroProperties(**settings))
-    return plan_model(model, devices)
-
-
-def homes(plan):
-    return {layer.layer: layer.device for layer in plan.layers}
-
-
-def share(plan, device):
-    return next(one for one in plan.devices if one.device == device)
 
 
 def limit_for(core, model, layers):
@@ -586,6 +561,15 @@ def test_attention_counts_by_its_own_speed():
     assert FAST.seconds(work) == pytest.approx(1e6 / 1e12)
     slow = replace(FAST, attention=AttentionSpeed(1e9, 1e7))
     assert slow.seconds(work) == pytest.approx(1e6 / 1e7)
+
+
+def test_bandwidth_alone_allows_no_less_than_is_predicted():
+    cache = AttentionSpeed(4e12, 1e15)  # a small one, which lies in a processor's caches
+    for speed in (FAST, replace(FAST, attention=cache)):
+        work = TokenWork({Q4: 1e6, PLAIN: 1e6}, {}, cache_bytes=1e7)
+        assert speed.reading_seconds(work) <= speed.seconds(work)
+    assert FAST.reading_seconds(work) == pytest.approx(1.2e-5)
+    assert speed.reading_seconds(work) == pytest.approx(2e-6 + 2.5e-6)
 
 
 def test_the_sizes_of_attention_are_those_of_the_model():

@@ -88,6 +88,7 @@ def _print_facts(plan: DecoderPlan, out: Output) -> None:
             "prefill": f"{plan.prefill:.1f} tokens/s in chunks of {request.chunk}",
             "bound": f"{plan.bound_us / 1e3:,.1f} ms, by the same costs: this placement is at most "
             f"{plan.gap:.1%} above the optimum",
+            **({"tied weights": "; ".join(map(str, plan.tied))} if plan.tied else {}),
             "found in": f"{plan.seconds:.2f} s; nothing of the model was loaded",
         }
     )

@@ -75,6 +75,12 @@ class DeviceSpeed:
     op_seconds: float
     attention: AttentionSpeed | None = None
 
+    def reading_seconds(self, work: TokenWork) -> float:
+        """Time to read all that some work reads, each at the fastest that a probe read it."""
+        cache = self.attention.read if self.attention else self.bandwidth
+        weights = work.bytes_read - work.cache_bytes
+        return weights / self.bandwidth + work.cache_bytes / max(cache, self.bandwidth)
+
     @property
     def bandwidth(self) -> float:
         """Bytes a second, of the format that is read fastest."""

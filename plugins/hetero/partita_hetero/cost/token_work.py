@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from partita.errors import PlanError
 from partita.model.model import Dim, Model, numpy_dtype, value_shape
 from partita.model.value_uses import bodies
+from partita_hetero.cost.weight_readers import TiedTable, WeightReaders
 from partita_hetero.partition.decoder_layers import (
     MIXTURES,
     LayerOps,
@@ -109,27 +110,26 @@ class DecoderWork:
         layers = decoder_layers(model, op_graph)
         self._chosen = _chosen_shares(layers, op_graph)
         self._mixtures = [frozenset(layer.experts) for layer in layers if layer.experts]
-        self._shared = _shared_weights(op_graph)
+        self._readers = WeightReaders(op_graph, layers)
         self._width = _stream_width(op_graph)
         self._one_row = _last_rows(op_graph)
 
     @property
     def shared_bytes(self) -> int:
-        """What several layers read, such as tables of angles: each device has it once."""
-        return sum(self._shared.values())
+        """What more than two layers read, such as tables of angles: each device has it once."""
+        return self._readers.shared_bytes
+
+    @property
+    def tied(self) -> list[TiedTable]:
+        """What two layers read, which both count among their own."""
+        return self._readers.tied
 
     def stored_bytes(self, ops: Iterable[int]) -> int:
         """Weights that operations keep, each once, and as they are stored.
 
-        What several layers share is not among them. A table that the embedding and the head share
-        counts for both: a device keeps it in another form for products.
+        What more than two layers share is not among them.
         """
-        found: dict[str, int] = {}
-        for op in ops:
-            for value in self._weights(op):
-                if value.const_value is not None and value.name not in self._shared:
-                    found[value.name or ""] = value.const_value.nbytes
-        return sum(found.values())
+        return self._readers.stored_bytes(ops)
 
     def cache_bytes(self, caches: Iterable[str]) -> int:
         """What caches take at the whole context."""
@@ -177,7 +177,8 @@ class DecoderWork:
         cache = attention = 0.0
         for op in ops:
             kind, columns, elements, share = self._reading(op, tokens)
-            nbytes = self.stored_bytes([op])
+            # Layers may share matrices, and each reads them; of tables of angles they read a row.
+            nbytes = self._readers.read_bytes(op) if columns else self.stored_bytes([op])
             read[kind] = read.get(kind, 0.0) + nbytes * share
             rows = 1 if op in self._one_row else tokens
             if columns:
@@ -190,23 +191,9 @@ class DecoderWork:
 
     # ------------------------------------------------------------------------ operations
 
-    def _weights(self, op: int) -> list[ir.Value]:
-        """What an operation reads that is constant, through constant operations too."""
-        op_graph = self._op_graph
-        found, stack, seen = [], [op], {op}
-        while stack:
-            for value in weights_read(op_graph.nodes[stack.pop()]):
-                source = op_graph.producer.get(value.name or "")
-                if value.const_value is not None:
-                    found.append(value)
-                elif source is not None and op_graph.constant[source] and source not in seen:
-                    seen.add(source)
-                    stack.append(source)
-        return found
-
     def _matrix(self, op: int) -> tuple[int, int, ir.Value | None]:
         """Rows and columns of the matrix that an operation multiplies with, and where it is."""
-        return _matrix_of(self._op_graph.nodes[op], self._weights(op))
+        return _matrix_of(self._op_graph.nodes[op], self._readers.weights(op))
 
     def _reading(self, op: int, tokens: int) -> tuple[WeightFormat, int, float, float]:
         """Format and columns of an operation's matrix, multiplications for a token, share read."""
@@ -216,7 +203,8 @@ class DecoderWork:
         if node.op_type in MIXTURES:
             return self._mixture(op, tokens)
         if node.op_type in ("Gather", "GatherBlockQuantized"):
-            table = next((value_shape(value) for value in self._weights(op)), None) or (1,)
+            tables = map(value_shape, self._readers.weights(op))
+            table = next(tables, None) or (1,)
             count = table[0] if isinstance(table[0], int) else 1
             return PLAIN, 0, 0.0, min(1.0, tokens / max(1, count))
         rows, columns, value = self._matrix(op)
@@ -228,7 +216,8 @@ class DecoderWork:
         """Of all experts, those are read that tokens are sent to; by chance each to others."""
         node = self._op_graph.nodes[op]
         matrices = node.inputs[2::3][:3] if node.op_type == "QMoE" else None  # not their scales
-        weights = [value for value in self._weights(op) if len(value_shape(value) or ()) == 3]
+        weights = self._readers.weights(op)
+        weights = [value for value in weights if len(value_shape(value) or ()) == 3]
         weights = [value for value in weights if matrices is None or value in matrices]
         if not weights:
             return PLAIN, 0, 0.0, 1.0
@@ -340,16 +329,6 @@ def _format(node: ir.Node, value: ir.Value) -> WeightFormat:
 def _plain_format(value: ir.Value) -> WeightFormat:
     dtype = None if value.const_value is None else value.const_value.dtype
     return PLAIN if dtype is None else WeightFormat(int(dtype.bitwidth))
-
-
-def _shared_weights(op_graph: OpGraph) -> dict[str, int]:
-    """Bytes of weights that more operations read than the two that share a table of tokens."""
-    found: dict[str, int] = {}
-    for node in op_graph.nodes:
-        for value in node.inputs:
-            if value is not None and value.const_value is not None and len(value.uses()) > 2:
-                found[value.name or ""] = value.const_value.nbytes
-    return found
 
 
 def _stream_width(op_graph: OpGraph) -> int:

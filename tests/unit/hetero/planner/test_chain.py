@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from partita.errors import InfeasiblePlanError, PlanError
-from partita_hetero.planner.chain.problem import Chain, Options, blend, excess, use_of
+from partita_hetero.planner.chain.problem import (
+    Chain,
+    Options,
+    TiedWeights,
+    blend,
+    excess,
+    use_of,
+)
 from partita_hetero.planner.chain.search import solve_chain
 
 MIB = 1 << 20
@@ -82,6 +90,23 @@ def random_chain(seed):
     )
 
 
+def with_tied(chain, seed):
+    """The chain with weights that two of its tasks share, and limits that need them shared."""
+    rng = np.random.default_rng(1000 + seed)
+    first, last = sorted(rng.choice(len(chain.tasks), 2, replace=False).tolist())
+    nbytes = int(rng.integers(5, 40))
+    tasks, reads = list(chain.tasks), []
+    for task in (first, last):
+        one = tasks[task]
+        there = (one.nbytes > 0) & (rng.random(one.nbytes.shape) < 0.9)
+        tasks[task] = replace(one, nbytes=one.nbytes + nbytes * there)
+        reads.append(there)
+    within, across = rng.random((2, len(chain.devices))) < [[0.9], [0.5]]
+    tied = TiedWeights((first, last), nbytes, tuple(reads), within, across)
+    limits = tuple(limit and limit + int(rng.integers(nbytes)) for limit in chain.limits)
+    return replace(chain, tasks=tuple(tasks), limits=limits, tied=(tied,))
+
+
 def parts(options):
     return options.home, options.us, options.nbytes
 
@@ -99,6 +124,70 @@ def test_no_placement_is_better(seed, objective):
     assert plan.value_us == pytest.approx(best)
     assert plan.bound_us == pytest.approx(best)
     assert not excess(chain, plan.use)
+
+
+@pytest.mark.parametrize("objective", ["LATENCY", "THROUGHPUT"])
+@pytest.mark.parametrize("seed", range(150))
+def test_no_placement_is_better_where_weights_are_tied(seed, objective):
+    chain = with_tied(random_chain(seed), seed)
+    best = brute_force(chain, objective)
+    if best is None:
+        with pytest.raises(InfeasiblePlanError):
+            solve_chain(chain, objective)
+        return
+    plan = solve_chain(chain, objective)
+    assert plan.value_us == pytest.approx(best)
+    assert plan.bound_us == pytest.approx(best)
+    assert not excess(chain, plan.use)
+
+
+@pytest.mark.parametrize("objective", ["LATENCY", "THROUGHPUT"])
+def test_tied_weights_often_decide_where_tasks_go(objective):
+    chains = [with_tied(random_chain(seed), seed) for seed in range(150)]
+    apart = [brute_force(replace(chain, tied=()), objective) for chain in chains]
+    tied = [brute_force(chain, objective) for chain in chains]
+    assert sum(one != two for one, two in zip(tied, apart, strict=True)) >= 15
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_too_few_labels_give_a_bound_that_holds_where_weights_are_tied(seed):
+    chain = with_tied(random_chain(seed), seed)
+    best = brute_force(chain, "LATENCY")
+    if best is None:
+        return
+    try:
+        plan = solve_chain(chain, "LATENCY", most_labels=1)
+    except InfeasiblePlanError:
+        return  # the one label led nowhere
+    assert plan.bound_us <= best * (1 + 1e-9)
+    assert plan.value_us >= best * (1 - 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("across", "held"), [(False, [8 * MIB, 12 * MIB]), (True, [8 * MIB, 7 * MIB])]
+)
+def test_a_device_shares_tied_weights_between_its_submodels_or_holds_them_twice(across, held):
+    # The middle is on D0; first and last are on D1, and each has 5 MiB that both read.
+    us = [[9.0, 1.0], *[[1.0, 9.0]] * 8, [9.0, 1.0]]
+    nbytes = [[6 * MIB] * 2, *[[MIB] * 2] * 8, [6 * MIB] * 2]
+    chain = chain_of(us, nbytes, [20 * MIB, 12 * MIB], move=0.5)
+    reads = np.ones((2, 2), bool) & np.eye(2, dtype=bool)
+    tied = TiedWeights((0, 9), 5 * MIB, (reads, reads), np.ones(2, bool), np.array([across] * 2))
+    plan = solve_chain(replace(chain, tied=(tied,)))
+    assert plan.choice == (1, *[0] * 8, 1)
+    assert plan.use.nbytes.tolist() == held
+    tight = replace(chain, tied=(tied,), limits=(20 * MIB, 7 * MIB))
+    assert (solve_chain(tight).choice == plan.choice) is across
+    whole = use_of(replace(chain, tied=(tied,)), [0] * 10)
+    assert whole.nbytes.tolist() == [15 * MIB, 0]
+
+
+def test_tied_weights_of_another_shape_are_refused():
+    chain = chain_of([[1.0, 1.0]] * 3, 1, [None, None])
+    reads, every = np.ones((2, 2), bool), np.ones(2, bool)
+    for tasks, both in (((0, 2), (reads, reads[:1])), ((2, 0), (reads, reads))):
+        with pytest.raises(PlanError, match="need two in order"):
+            replace(chain, tied=(TiedWeights(tasks, 1, both, every, every),))
 
 
 @pytest.mark.parametrize("seed", range(30))

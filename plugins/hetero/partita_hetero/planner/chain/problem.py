@@ -44,6 +44,27 @@ class Options:
 
 
 @dataclass(frozen=True)
+class TiedWeights:
+    """Weights that two tasks read, such as a table of tokens that embedding and head share.
+
+    A device on which both read them may hold them once.
+
+    Attributes:
+        tasks: Indices of the two, in order.
+        nbytes: What they take; each of the two counts them among its own.
+        reads: Of each of the two, by option and device: whether the option reads them there.
+        within: By device: whether it holds them once in one submodel.
+        across: By device: whether it does so even if tasks between are elsewhere.
+    """
+
+    tasks: tuple[int, int]
+    nbytes: int
+    reads: tuple[Array, Array]
+    within: Array
+    across: Array
+
+
+@dataclass(frozen=True)
 class Chain:
     """Tasks in their order, with what it takes to go from one to the next.
 
@@ -58,6 +79,7 @@ class Chain:
         first_us: By device: what it takes to begin there.
         last_us: By device: what it takes to end there.
         names: Of the tasks, for messages.
+        tied: Weights that two of the tasks share.
     """
 
     devices: tuple[str, ...]
@@ -69,6 +91,7 @@ class Chain:
     first_us: Array
     last_us: Array
     names: tuple[str, ...]
+    tied: tuple[TiedWeights, ...] = ()
 
     def __post_init__(self) -> None:
         """Checks that everything fits together.
@@ -88,6 +111,13 @@ class Chain:
         for name, options in zip(self.names, self.tasks, strict=True):
             if not len(options.home):
                 raise PlanError(f"'{name}' has no device that takes it.")
+        for tied in self.tied:
+            shapes = [(len(self.tasks[task].home), count) for task in tied.tasks]
+            if tied.tasks[0] >= tied.tasks[1] or [one.shape for one in tied.reads] != shapes:
+                raise PlanError(
+                    f"Tied weights of tasks {tied.tasks} need two in order, and who reads them in "
+                    f"shapes {shapes}; found {[one.shape for one in tied.reads]}."
+                )
 
     @property
     def unlimited(self) -> Chain:
@@ -128,7 +158,25 @@ def use_of(chain: Chain, choice: Sequence[int]) -> Use:
     for boundary, (source, target) in enumerate(itertools.pairwise(homes)):
         load[source] += chain.leaving_us[boundary, source, target]
         load[target] += chain.arriving_us[boundary, source, target]
-    return Use(load, nbytes + np.where(nbytes > 0, chain.fixed_bytes, 0))
+    fixed = np.where(nbytes > 0, chain.fixed_bytes, 0)
+    return Use(load, nbytes + fixed - held_once(chain, choice))
+
+
+def held_once(chain: Chain, choice: Sequence[int]) -> Array:
+    """By device: bytes of tied weights that two tasks count and the device holds once.
+
+    Args:
+        chain: The tasks.
+        choice: Option of each task.
+    """
+    saved = np.zeros(len(chain.devices), np.int64)
+    for tied in chain.tied:
+        first, last = tied.tasks
+        both = tied.reads[0][choice[first]] & tied.reads[1][choice[last]]
+        homes = {int(chain.tasks[task].home[choice[task]]) for task in range(first, last + 1)}
+        unbroken = np.array([homes == {device} for device in range(len(chain.devices))])
+        saved += tied.nbytes * (both & tied.within & (tied.across | unbroken))
+    return saved
 
 
 def excess(chain: Chain, use: Use) -> dict[str, int]:

@@ -1,11 +1,11 @@
 """The optimal placement of a chain, by label setting: partial placements that grow task by task.
 
 After each task the partial placements (labels) are compared: one that is on the same device as
-another and takes no less time and memory is dominated, and dropped. A decoder's layers are alike,
-so that labels soon differ by little more than how many layers each device has. The rest are
-compared with the best placement of unbroken stretches; a label whose lower bound is no better is
-dropped too. Where there are too many labels even so, the worst are dropped, and the bound says by
-how much the result can miss the optimum.
+another, with tied weights where that has them, and takes no less time and memory is dominated, and
+dropped. A decoder's layers are alike, so that labels soon differ by little more than how many
+layers each device has. The rest are compared with the best placement of unbroken stretches; a label
+whose lower bound is no better is dropped too. Where there are too many labels even so, the worst
+are dropped, and the bound says by how much the result can miss the optimum.
 """
 
 from __future__ import annotations
@@ -18,7 +18,15 @@ import numpy as np
 
 from partita.errors import InfeasiblePlanError
 from partita_hetero.options.byte_sizes import format_bytes
-from partita_hetero.planner.chain.problem import Array, Chain, ChainObjective, Use, excess, use_of
+from partita_hetero.planner.chain.problem import (
+    Array,
+    Chain,
+    ChainObjective,
+    TiedWeights,
+    Use,
+    excess,
+    use_of,
+)
 from partita_hetero.planner.chain.stretches import stretches
 
 MOST_LABELS = 80_000
@@ -70,6 +78,8 @@ def solve_chain(
         InfeasiblePlanError: Nothing keeps the limits, or nothing was found that does.
     """
     start = time.perf_counter()
+    if _lacking_in_all(chain):
+        raise InfeasiblePlanError(_why_infeasible(chain))
     if most_labels is None:
         most_labels = MOST_LABELS // len(chain.devices) ** 2
     search = _Search(chain, objective, most_labels)
@@ -101,6 +111,8 @@ class _Labels:
         nbytes: By limited device: what it holds.
         parent: Label of the task before that this one goes on from.
         option: Option of the last task.
+        held: By tied weights: the limited devices, as bits, on which a task to come need not count
+            them again.
     """
 
     home: Array
@@ -108,6 +120,7 @@ class _Labels:
     nbytes: Array
     parent: Array
     option: Array
+    held: Array
 
     def __len__(self) -> int:
         return len(self.home)
@@ -119,11 +132,20 @@ class _Labels:
             nbytes=self.nbytes[rows],
             parent=self.parent[rows],
             option=self.option[rows],
+            held=self.held[rows],
         )
+
+    @property
+    def state(self) -> Array:
+        """What labels must have in common to be compared: their device, and what is held there."""
+        if not self.held.any():
+            return self.home
+        columns = np.concatenate([self.home[:, None], self.held], axis=1)
+        return np.unique(columns, axis=0, return_inverse=True)[1].reshape(-1)
 
     @staticmethod
     def joined(parts: Sequence[_Labels]) -> _Labels:
-        columns = ("home", "load", "nbytes", "parent", "option")
+        columns = ("home", "load", "nbytes", "parent", "option", "held")
         return _Labels(*(np.concatenate([getattr(one, name) for one in parts]) for name in columns))
 
 
@@ -147,6 +169,8 @@ class _Search:
         self.left = np.append(np.cumsum(least[::-1])[::-1], 0.0) + float(chain.last_us.min())
         smallest = [options.nbytes.sum(axis=1).min() for options in chain.tasks]
         self.left_bytes = np.append(np.cumsum(smallest[::-1])[::-1], 0)
+        for tied in chain.tied:
+            self.left_bytes[: tied.tasks[1] + 1] -= tied.nbytes * _most_readers(tied)
         moves = chain.leaving_us + chain.arriving_us
         away = ~np.eye(len(chain.devices), dtype=bool)
         self.least_move = float(moves[:, away].min()) if moves[:, away].size else 0.0
@@ -175,12 +199,15 @@ class _Search:
         load = options.us.copy()
         load[rows, options.home] += self.chain.first_us[options.home]
         nbytes = options.nbytes[:, self.limited]
+        nothing = np.zeros((1, len(self.chain.tied)), np.int64)
+        held = [self._held(nothing, 0, row)[0] for row in rows.tolist()]
         return _Labels(
             home=options.home,
             load=self._summed(load),
             nbytes=nbytes + np.where(nbytes > 0, self.fixed, 0),
             parent=np.zeros(len(rows), np.int64),
             option=rows,
+            held=np.concatenate(held),
         )
 
     def _grown(self, labels: _Labels, task: int) -> _Labels:
@@ -196,16 +223,45 @@ class _Search:
                 load[:, home] += self.chain.last_us[home]
             more = options.nbytes[row][self.limited]
             begun = (labels.nbytes == 0) & (more > 0)
+            held, saved = self._held(labels.held, task, row)
             parts.append(
                 _Labels(
                     np.full(len(labels), home),
                     labels.load + self._summed(load),
-                    labels.nbytes + more + np.where(begun, self.fixed, 0),
+                    labels.nbytes + more + np.where(begun, self.fixed, 0) - saved,
                     index,
                     np.full(len(labels), row),
+                    held,
                 )
             )
         return _Labels.joined(parts)
+
+    def _held(self, held: Array, task: int, row: int) -> tuple[Array, Array]:
+        """Where tied weights are held after an option of a task; bytes that it need not count.
+
+        Args:
+            held: Where they were before, by label.
+            task: The task.
+            row: The option.
+        """
+        after, bits = held.copy(), 1 << np.arange(len(self.limited))
+        saved = np.zeros((len(held), len(self.limited)), np.int64)
+        devices = np.arange(len(self.chain.devices))
+        for index, tied in enumerate(self.chain.tied):
+            first, last = tied.tasks
+            if not first <= task <= last:
+                continue
+            shares = tied.within & (tied.across | (devices == self.chain.tasks[task].home[row]))
+            stays = int(bits @ shares[self.limited])
+            if task == first:
+                after[:, index] = stays & int(bits @ tied.reads[0][row, self.limited])
+            else:
+                after[:, index] &= stays
+            if task == last:
+                again = after[:, index, None] & bits & (bits * tied.reads[1][row, self.limited])
+                saved += tied.nbytes * (again > 0)
+                after[:, index] = 0
+        return after, saved
 
     def _promising(self, labels: _Labels, task: int) -> _Labels:
         """The partial placements that can still become better than the best one found."""
@@ -263,11 +319,11 @@ def _limited(chain: Chain) -> list[int]:
 
 
 def _undominated(labels: _Labels, least: Array) -> Array:
-    """Rows that no other row on the same device beats in every column.
+    """Rows that no other row in the same state beats in every column.
 
     ``least`` is what labels are sorted by, so that good ones come first.
     """
-    columns = np.concatenate([labels.home[:, None], labels.nbytes, labels.load], axis=1)
+    columns = np.concatenate([labels.state[:, None], labels.nbytes, labels.load], axis=1)
     order = np.lexsort((*columns.T[::-1], least))
     _, first = np.unique(columns[order], axis=0, return_index=True)
     rows = order[np.sort(first)]
@@ -281,18 +337,18 @@ def _undominated(labels: _Labels, least: Array) -> Array:
 
 
 def _least_per_state(labels: _Labels, rows: Array) -> Array:
-    """Of rows with the same device and bytes, the one that takes least."""
+    """Of rows with the same state and bytes, the one that takes least."""
     rows = rows[np.argsort(labels.load[rows, 0], kind="stable")]
-    state = np.concatenate([labels.home[rows, None], labels.nbytes[rows]], axis=1)
+    state = np.concatenate([labels.state[rows, None], labels.nbytes[rows]], axis=1)
     _, first = np.unique(state, axis=0, return_index=True)
     return rows[np.sort(first)]
 
 
 def _staircase(labels: _Labels, rows: Array) -> Array:
     """For one column of times and at most one of bytes: sorted by both, each must be better."""
-    kept = []
-    for home in np.unique(labels.home[rows]):
-        mine = rows[labels.home[rows] == home]
+    kept, states = [], labels.state[rows]
+    for state in np.unique(states):
+        mine = rows[states == state]
         nbytes = labels.nbytes[mine, 0] if labels.nbytes.shape[1] else np.zeros(len(mine))
         load = labels.load[mine, 0]
         mine, load = mine[(order := np.lexsort((load, nbytes)))], load[order]
@@ -302,9 +358,9 @@ def _staircase(labels: _Labels, rows: Array) -> Array:
 
 
 def _pairwise(labels: _Labels, rows: Array) -> Array:
-    kept = []
-    for home in np.unique(labels.home[rows]):
-        mine = rows[labels.home[rows] == home]
+    kept, states = [], labels.state[rows]
+    for state in np.unique(states):
+        mine = rows[states == state]
         columns = np.concatenate([labels.nbytes[mine], labels.load[mine]], axis=1)
         alive = np.ones(len(mine), bool)
         for row in range(len(mine)):
@@ -316,23 +372,37 @@ def _pairwise(labels: _Labels, rows: Array) -> Array:
     return np.concatenate(kept)
 
 
+def _lacking_in_all(chain: Chain) -> int:
+    """Bytes that all limits together are too small by at least; 0 if they may do."""
+    need = int(sum(options.nbytes.sum(axis=1).min() for options in chain.tasks))
+    need -= sum(tied.nbytes * _most_readers(tied) for tied in chain.tied)
+    rooms = zip(chain.limits, chain.fixed_bytes, strict=True)
+    room = sum(np.inf if limit is None else max(0, limit - fixed) for limit, fixed in rooms)
+    return int(max(0, need - room)) if np.isfinite(room) else 0
+
+
+def _most_readers(tied: TiedWeights) -> int:
+    """Devices on which any two options read tied weights at most."""
+    return int(min(on.sum(axis=1).max() for on in tied.reads))
+
+
 def _why_infeasible(chain: Chain) -> str:
     """Which device lacks how much."""
+    lacks = _lacking_in_all(chain)
+    if lacks:
+        room = sum(
+            max(0, limit - fixed)
+            for limit, fixed in zip(chain.limits, chain.fixed_bytes, strict=True)
+            if limit is not None
+        )
+        return (
+            f"{format_bytes(room + lacks)} are needed and the limits leave {format_bytes(room)} in "
+            f"all: {format_bytes(lacks)} are lacking."
+        )
     try:
         free = solve_chain(chain.unlimited)
     except InfeasiblePlanError:
         return "No placement keeps the pins."
-    need = int(sum(options.nbytes.sum(axis=1).min() for options in chain.tasks))
-    room = sum(
-        max(0, limit - fixed)
-        for limit, fixed in zip(chain.limits, chain.fixed_bytes, strict=True)
-        if limit is not None
-    )
-    if None not in chain.limits and need > room:
-        return (
-            f"{format_bytes(need)} are needed and the limits leave {format_bytes(room)} in all: "
-            f"{format_bytes(need - room)} are lacking."
-        )
     lacking = excess(chain, free.use)
     missing = ", ".join(f"'{name}' {format_bytes(lacks)}" for name, lacks in lacking.items())
     return f"The limits cannot be kept; the fastest placement lacks on {missing or 'no device'}."

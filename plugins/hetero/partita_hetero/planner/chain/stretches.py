@@ -12,6 +12,7 @@ from partita_hetero.planner.chain.problem import (
     Chain,
     ChainObjective,
     Options,
+    TiedWeights,
     excess,
     use_of,
 )
@@ -70,8 +71,14 @@ def _segments(chain: Chain, own: Sequence[Sequence[int | None]], device: int) ->
         refused[task + 1] = row is None
     us, nbytes, refused = np.cumsum(us), np.cumsum(nbytes), np.cumsum(refused)
     room = np.inf if limit is None else limit - chain.fixed_bytes[device]
+    held = nbytes[None, :] - nbytes[:, None]
+    for tied in chain.tied:
+        (first, last), rows = tied.tasks, [own[task][device] for task in tied.tasks]
+        ends = zip(tied.reads, rows, strict=True)
+        if tied.within[device] and all(row is not None and on[row, device] for on, row in ends):
+            held[: first + 1, last + 1 :] -= tied.nbytes
     possible = np.triu(np.ones((count + 1, count + 1), bool), 1)
-    possible &= nbytes[None, :] - nbytes[:, None] <= room
+    possible &= held <= room
     possible &= refused[None, :] == refused[:, None]
     segments = np.where(possible, us[None, :] - us[:, None], np.inf)
     segments[:, count] += chain.last_us[device]
@@ -104,6 +111,7 @@ def _first_alike(chain: Chain, device: int) -> int:
             and np.array_equal(chain.leaving_us[:, swap][:, :, swap], chain.leaving_us)
             and np.array_equal(chain.arriving_us[:, swap][:, :, swap], chain.arriving_us)
             and all(_same_on(options, device, other) for options in chain.tasks)
+            and all(_tied_alike(chain, tied, device, other) for tied in chain.tied)
         ):
             return other
     return device
@@ -115,6 +123,17 @@ def _same_on(options: Options, device: int, other: int) -> bool:
         len(one) == len(two) == 1
         and bool(options.us[one[0], device] == options.us[two[0], other])
         and bool(options.nbytes[one[0], device] == options.nbytes[two[0], other])
+    )
+
+
+def _tied_alike(chain: Chain, tied: TiedWeights, device: int, other: int) -> bool:
+    """Whether two devices, to which one option of each task leads, hold tied weights alike."""
+    homes = [chain.tasks[task].home for task in tied.tasks]
+    reads = zip(tied.reads, homes, strict=True)
+    held = (tied.within, tied.across)
+    return all(bool(one[device] == one[other]) for one in held) and all(
+        on[home == device, device].tolist() == on[home == other, other].tolist()
+        for on, home in reads
     )
 
 

@@ -21,8 +21,9 @@ from partita_hetero.cost.device_speed import DeviceSpeed, ProbedDevice, device_s
 from partita_hetero.cost.launch_cost import launch_cost
 from partita_hetero.cost.link_cost import link_costs, works_on_host
 from partita_hetero.cost.token_work import DecoderWork, TokenWork, WeightFormat
+from partita_hetero.cost.weight_readers import TiedTable
 from partita_hetero.partition.decoder_layers import LayerOps, cache_inputs, decoder_layers
-from partita_hetero.planner.chain.problem import Chain, Options
+from partita_hetero.planner.chain.problem import Array, Chain, Options, TiedWeights
 
 if TYPE_CHECKING:
     from partita_hetero.compile.placer import Placer
@@ -315,6 +316,7 @@ class ChainBuilder:
             np.array([1e6 * (device.launch + _upload(device, 2, 16)) for device in devices]),
             np.array([1e6 * _download(device, [self._logits_bytes()]) for device in devices]),
             tuple(layer.layer.name for layer in layers),
+            tuple(self._tied(layers, table) for table in self._work.tied),
         )
 
     def _options(self, layer: DecoderLayer, phase: Phase) -> Options:
@@ -338,6 +340,25 @@ class ChainBuilder:
                         us[row, source] += out
                         us[row, target] += arrive
         return Options(np.array([places[0] for places in layer.places]), us, nbytes)
+
+    def _tied(self, layers: Sequence[DecoderLayer], table: TiedTable) -> TiedWeights:
+        """Which options of the two layers that share weights read them where.
+
+        In the host's memory both have them from the model; a device with a memory of its own gets
+        those of each submodel.
+        """
+        on_host = np.array([device.links is None for device in self._devices])
+        first, last = (self._reads(layers[index], table.ops) for index in table.layers)
+        within = on_host | table.in_one_form
+        return TiedWeights(table.layers, table.nbytes, (first, last), within, on_host)
+
+    def _reads(self, layer: DecoderLayer, ops: Collection[int]) -> Array:
+        """By option of a layer and device: whether one of some operations is there."""
+        found = np.zeros((len(layer.places), len(self._devices)), bool)
+        for row, places in enumerate(layer.places):
+            for unit, device in zip(layer.units, places, strict=True):
+                found[row, device] |= any(op in ops for op in unit.ops)
+        return found
 
     def _workspace(self, layers: Sequence[DecoderLayer], device: int) -> int:
         """Room that any layer that may come to a device needs while it runs, and shared tables."""

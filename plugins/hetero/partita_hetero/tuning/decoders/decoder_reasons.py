@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,7 +13,15 @@ from partita_hetero.compile.replicas import replicated
 from partita_hetero.options.byte_sizes import format_bytes
 from partita_hetero.placement.decision import DeviceAlternative, Replica
 from partita_hetero.placement.lock_file import EITHER
-from partita_hetero.planner.chain.problem import Chain, ChainObjective, blend, excess, use_of
+from partita_hetero.planner.chain.problem import (
+    Chain,
+    ChainObjective,
+    TiedWeights,
+    blend,
+    excess,
+    held_once,
+    use_of,
+)
 from partita_hetero.planner.chain.search import ChainPlan
 from partita_hetero.tuning.decoders.decoder_chain import (
     PHASES,
@@ -28,8 +36,12 @@ from partita_hetero.tuning.decoders.planned_decoder import (
     LayerPlace,
     OtherPlacement,
     PlannedDecoder,
+    TiedPlace,
 )
 from partita_hetero.tuning.replication import FREE
+
+LEAST_TIED = 1024
+"""Bytes that two layers share from which on a plan says so: not of single numbers."""
 
 
 def whole_request(decoder: DecoderChain, request: TokenRequest) -> Chain:
@@ -115,6 +127,7 @@ class DecoderReport:
             layers,
             [self._alone(index) for index in range(len(self._decoder.devices))],
             self._twins,
+            [self._tied(tied) for tied in self._whole.tied if tied.nbytes >= LEAST_TIED],
         )
         elsewhere = {
             op: DeviceAlternative(
@@ -153,7 +166,7 @@ class DecoderReport:
             busy = np.zeros(len(self._decoder.devices))
             works = self._decoder.work["decode"]
             for (place, *_), work in zip(self._homes_of(choice), works, strict=True):
-                busy[place] += work.bytes_read / self._decoder.devices[place].speed.bandwidth
+                busy[place] += self._decoder.devices[place].speed.reading_seconds(work)
             rate += float(1 / (busy.sum() if self._objective == "LATENCY" else busy.max()))
         return rate
 
@@ -248,17 +261,30 @@ class DecoderReport:
             for layer, places in zip(self._decoder.layers, homes, strict=True)
             if places[0] == device
         )
+        cache = total - weights
+        weights -= int(held_once(self._whole, choice)[device])
         return DeviceShare(
             one.name,
             names,
             weights,
-            total - weights,
+            cache,
             self._whole.fixed_bytes[device] if total else 0,
             one.limit,
             busy["decode"],
             busy["prefill"],
             one.speed.bandwidth,
         )
+
+    def _tied(self, tied: TiedWeights) -> TiedPlace:
+        """Where weights are that two layers share."""
+        alone, held = replace(self._whole, tied=(tied,)), []
+        for choice in self._choices:
+            once = held_once(alone, choice) > 0
+            ends = zip(tied.reads, tied.tasks, strict=True)
+            first, last = (np.flatnonzero(on[choice[task]]).tolist() for on, task in ends)
+            held += [*first, *(place for place in last if not (place in first and once[place]))]
+        names = [self._decoder.devices[place].name for place in held]
+        return TiedPlace([self._whole.names[task] for task in tied.tasks], tied.nbytes, names)
 
     def _alone(self, device: int) -> OtherPlacement:
         """Everything on one device."""

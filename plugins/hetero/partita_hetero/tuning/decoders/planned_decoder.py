@@ -57,7 +57,7 @@ class DeviceShare:
     Attributes:
         device: Its name.
         layers: Names of the layers on it.
-        weight_bytes: Weights.
+        weight_bytes: Weights; what two layers share counts as often as the device holds it.
         cache_bytes: Caches at the whole context.
         workspace_bytes: What running its layers needs beside.
         limit_bytes: What it may hold, or ``None``.
@@ -80,6 +80,30 @@ class DeviceShare:
     def total_bytes(self) -> int:
         """All that it holds."""
         return self.weight_bytes + self.cache_bytes + self.workspace_bytes
+
+
+@dataclass(frozen=True)
+class TiedPlace:
+    """Where weights are that two layers share.
+
+    Attributes:
+        layers: Names of the two; each has them among its own weights.
+        nbytes: What they take.
+        devices: Devices that hold them, one that holds them twice two times.
+    """
+
+    layers: Sequence[str]
+    nbytes: int
+    devices: Sequence[str]
+
+    def __str__(self) -> str:
+        """Who shares how much, and where it is."""
+        held = [
+            f"{'once' if self.devices.count(name) == 1 else 'twice'} on {name}"
+            for name in dict.fromkeys(self.devices)
+        ]
+        shared = f"{' and '.join(self.layers)} share {format_bytes(self.nbytes)} of weights"
+        return f"{shared}, held {' and '.join(held)}"
 
 
 @dataclass(frozen=True)
@@ -121,6 +145,7 @@ class DecoderPlan:
         others: Other placements.
         replicas: Devices that have the whole decoder each, if there are several; tokens a second
             are those of all together.
+        tied: Weights that two layers share, and where they are.
     """
 
     model: str
@@ -138,6 +163,7 @@ class DecoderPlan:
     layers: Sequence[LayerPlace]
     others: Sequence[OtherPlacement]
     replicas: Sequence[str] = ()
+    tied: Sequence[TiedPlace] = ()
 
     def line(self) -> str:
         """The plan in one line."""
