@@ -9,6 +9,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from partita.lowering.shapes.symbolic_size import settled
+
 Array = np.ndarray[Any, Any]
 """An array of any shape and element type."""
 
@@ -88,7 +90,7 @@ class Operand:
         if self.const is None:
             return Operand(shape, self.dtype, base=self.root)
         whole = self.const.ndim == 0 < self.ndim  # stands for an array, see `Builder.computed`
-        elements = self.const if whole else self.const.reshape(shape)
+        elements = self.const if whole else self.const.reshape([settled(n) for n in shape])
         return Operand(shape, self.dtype, elements, lasting=self.lasting)
 
     @property

@@ -751,3 +751,92 @@ def test_taps_that_few_sizes_reach_are_ways_of_one_recording(threads, groups):
         assert len({id(program.recorded.made) for program in programs}) <= 4
         ways = [sum(bool(step.when) for step in program.steps) for program in programs]
         assert max(ways) < max(len(program.steps) for program in programs)
+
+
+def test_small_images_of_any_sizes_have_few_recordings():
+    """Copies, lines of tiles and turned planes ask once; what is recorded next serves all."""
+    rng = np.random.default_rng(0)
+    weights = {
+        "first": rng.standard_normal((32, 16, 3, 3)).astype(np.float32) * 0.2,
+        "second": rng.standard_normal((16, 16, 3, 3)).astype(np.float32) * 0.2,
+        "middle": np.array([16]),
+        "end": np.array([32]),
+        "none": np.array([0]),
+        "channels": np.array([1]),
+        "rows": np.array([0, -1, 16]),
+    }
+    nodes = [
+        helper.make_node("Conv", ["x", "first"], ["a"], pads=[1] * 4, strides=[2, 2]),
+        helper.make_node("Sigmoid", ["a"], ["b"]),
+        helper.make_node("Slice", ["b", "none", "middle", "channels"], ["left"]),
+        helper.make_node("Slice", ["b", "middle", "end", "channels"], ["right"]),
+        helper.make_node("Conv", ["right", "second"], ["c"], pads=[1] * 4),
+        helper.make_node("Concat", ["left", "c"], ["d"], axis=1),
+        helper.make_node("Transpose", ["d"], ["e"], perm=[0, 3, 2, 1]),
+        helper.make_node("Reshape", ["e", "rows"], ["y"]),
+        helper.make_node("Transpose", ["y"], ["z"], perm=[0, 2, 1]),
+    ]
+    given = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 16, "h", "w"])
+    made = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in "yz"]
+    tensors = [numpy_helper.from_array(array, name) for name, array in weights.items()]
+    graph = helper.make_graph(nodes, "small_images", [given], made, tensors)
+    opsets = [helper.make_opsetid("", 17)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    config = {"EXECUTION_MODE_HINT": "ACCURACY", "INFERENCE_NUM_THREADS": 1}
+    compiled = partita.Core().compile_model(model, "CPU", config)
+    request = compiled.create_infer_request()
+    sizes = [(n, h, w) for n in (2, 3) for h in (3, 6, 17, 40) for w in (4, 5, 20, 34, 70)]
+    sizes = [sizes[number] for number in rng.permutation(len(sizes))]
+    for n, h, w in [*sizes, *sizes[::5]]:
+        x = rng.standard_normal((n, 16, h, w)).astype(np.float32)
+        results = request.infer({"x": x}).to_tuple()
+        for got, wanted in zip(results, onnxruntime_results(model, {"x": x}), strict=True):
+            np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
+    programs = recorded(compiled)
+    if isa().native and not isa().tiles:  # those choose arithmetic by sizes
+        assert len(programs) > 30
+        assert len({id(program.recorded.made) for program in programs}) <= 3
+
+
+def test_a_constant_that_is_repeated_once_for_each_image_has_recordings_for_one_image():
+    """As the token of a class in a vision transformer, beside positions that are resized."""
+    rng = np.random.default_rng(0)
+    tensors = [
+        numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32), name)
+        for name, shape in {"token": (1, 1, 8), "positions": (1, 8, 6, 6)}.items()
+    ]
+    tensors += [
+        numpy_helper.from_array(np.array(numbers), name)
+        for name, numbers in {"token_sizes": [1, 8], "rows": [0, 8, -1]}.items()
+    ]
+    nodes = [
+        helper.make_node("Shape", ["x"], ["n"], start=0, end=1),
+        helper.make_node("Shape", ["x"], ["sides"], start=2, end=4),
+        helper.make_node("Shape", ["positions"], ["kept"], start=0, end=2),
+        helper.make_node("Concat", ["kept", "sides"], ["size"], axis=0),
+        helper.make_node("Resize", ["positions", "", "", "size"], ["resized"], mode="cubic"),
+        helper.make_node("Add", ["x", "resized"], ["sum"]),
+        helper.make_node("Reshape", ["sum", "rows"], ["columns"]),
+        helper.make_node("Transpose", ["columns"], ["patches"], perm=[0, 2, 1]),
+        helper.make_node("Concat", ["n", "token_sizes"], ["all"], axis=0),
+        helper.make_node("Expand", ["token", "all"], ["tokens"]),
+        helper.make_node("Concat", ["tokens", "patches"], ["y"], axis=1),
+    ]
+    given = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 8, "h", "w"])
+    made = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph(nodes, "token", [given], [made], tensors)
+    opsets = [helper.make_opsetid("", 18)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    config = {"EXECUTION_MODE_HINT": "ACCURACY", "INFERENCE_NUM_THREADS": 1}
+    compiled = partita.Core().compile_model(model, "CPU", config)
+    request = compiled.create_infer_request()
+    sizes = [(2, 9, 7), (1, 10, 8), (1, 7, 12), (1, 13, 9), (3, 8, 15), (1, 20, 11), (1, 6, 9)]
+    sizes += [(1, 4, 5), (1, 5, 4), (1, 3, 9), (1, 9, 3)]
+    for n, h, w in [*sizes, *sizes[::-2]]:
+        x = rng.standard_normal((n, 8, h, w)).astype(np.float32)
+        (wanted,) = onnxruntime_results(model, {"x": x})
+        np.testing.assert_allclose(request.infer({"x": x})["y"], wanted, rtol=1e-4, atol=1e-5)
+    if isa().native:
+        programs = recorded(compiled)
+        assert len(programs) == len(sizes) - 1
+        assert len({id(program.recorded.made) for program in programs}) <= 5

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from types import FunctionType
 from typing import Any
@@ -261,6 +261,20 @@ def settled(n: Number) -> Any:
         n.recording.decide(operator.eq, n, n.value)
         n = n.value
     return n
+
+
+def has_varied(numbers: Iterable[Number]) -> bool:
+    """Whether there are sizes among numbers, and others of their class have decided otherwise."""
+    return any(type(n) is Size and n.recording.varied for n in numbers)
+
+
+def assumed(n: Number) -> Number:
+    """A size as it is; once others of its class have decided otherwise, what it is now.
+
+    For choices between ways that all serve any size, of which none is much slower: the first
+    recording asks, and a second one serves the sizes that it does not, instead of one for each way.
+    """
+    return n.value if has_varied([n]) else n
 
 
 def same_number(n: Number) -> tuple[bool, int]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from partita.lowering import Array, Builder, Operand
 from partita_cpu.gemm.precision_policy import native_policy
 from partita_cpu.jit.intrinsics.address_call import address, call_transpose
@@ -15,6 +17,16 @@ from partita_cpu.llvm.copies.transpose_block import SIDE
 TOGETHER = 4
 """Blocks beside one another that are transposed before those below: lines that lie together in
 memory are fetched together."""
+
+
+@loop
+def _transpose_short(x: Array, y: Array, rows: int, columns: int, tid: int, nt: int) -> None:
+    lines = x.size // columns
+    for line in range(lines * tid // nt, lines * (tid + 1) // nt):
+        plane = line // rows
+        target = plane * rows * columns + line - plane * rows
+        for column in range(columns):
+            y[np.uint64(target + column * rows)] = x[np.uint64(line * columns + column)]
 
 
 @loop
@@ -29,12 +41,15 @@ def transpose_planes(
     Args:
         x: (N, rows, columns), flat.
         y: (N, columns, rows), flat.
-        rows: Rows of x, at least `SIDE`.
-        columns: Columns of x, at least `SIDE`.
+        rows: Rows of x. Fewer than `SIDE` of them, or of columns, go one by one.
+        columns: Columns of x.
         kernel: Address of the kernel that transposes a block.
         tid: This thread.
         nt: All threads; they share blocks of columns, or of rows where those are few.
     """
+    if rows < SIDE or columns < SIDE:
+        _transpose_short(x, y, rows, columns, tid, nt)
+        return
     across, down = -(-columns // SIDE), -(-rows // SIDE)
     planes = x.size // (rows * columns)
     size = x.itemsize
@@ -74,9 +89,8 @@ def emit_transpose(b: Builder, x: Operand, perm: Sequence[int]) -> Operand | Non
     if list(perm[lead:]) != [*range(middle, len(perm)), *range(lead, middle)]:
         return None
     rows, columns = math.prod(x.shape[lead:middle]), math.prod(x.shape[middle:])
-    # Which is the smaller one decides nothing, and one that varies is asked for only if it decides.
-    known_first = sorted((rows, columns), key=lambda size: type(size) is not int)
-    if any(size < SIDE for size in known_first) or not x.size:
+    # Sizes that vary are not asked: the kernel takes them all.
+    if any(type(size) is int and size < SIDE for size in (rows, columns)) or not x.size:
         return None
     y = b.empty([x.shape[axis] for axis in perm], x.dtype)
     kernel = addresses(policy.level)[f"transpose_{8 * x.dtype.itemsize}"]

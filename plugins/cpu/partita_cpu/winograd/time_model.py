@@ -12,7 +12,13 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from partita.lowering.shapes.symbolic_size import evaluated, holds_sizes, present, settled
+from partita.lowering.shapes.symbolic_size import (
+    evaluated,
+    has_varied,
+    holds_sizes,
+    present,
+    settled,
+)
 from partita_cpu.gemm.arithmetic import Arithmetic, tile_columns
 from partita_cpu.gemm.blocking.problem import Images
 from partita_cpu.llvm.images.winograd import POINTS, TAPS, pixels_of
@@ -59,6 +65,9 @@ than half the memory."""
 
 CLOSE = 1.1
 """How many times as long as the best tile that of another size may take, to share its program."""
+
+CLOSE_ENOUGH = 1.5
+"""The same once sizes have decided otherwise: a program for each size takes longer to make."""
 
 
 class Sizes(NamedTuple):
@@ -162,7 +171,8 @@ def side_for(
         return 0
     sizes = Sizes.of(images, machine, threads, direct, largest)
     side = fastest_side(*map(present, sizes))
-    if holds_sizes(sizes) and not evaluated(_is_close, side, *sizes):
+    close = CLOSE_ENOUGH if has_varied(sizes) else CLOSE
+    if holds_sizes(sizes) and not evaluated(_is_close, close, side, *sizes):
         return settled(evaluated(fastest_side, *sizes))  # type: ignore[no-any-return]  # an int
     return side  # also for other sizes, if it is nearly the fastest for them
 
@@ -183,11 +193,11 @@ def costs(sizes: Sizes) -> tuple[float, float, float]:
     return _direct(sizes), small, large
 
 
-def _is_close(side: int, *numbers: int) -> bool:
+def _is_close(close: float, side: int, *numbers: int) -> bool:
     """Whether a side, or 0, takes hardly longer than the fastest for the numbers of `Sizes`."""
     direct, small, large = costs(Sizes(*numbers))
     times = {0: direct, 2: small, 4: large * GAIN_OF_LARGER}
-    return times[side] <= CLOSE * min(times.values())
+    return times[side] <= close * min(times.values())
 
 
 def panel_and_shares(side: int, *numbers: int) -> tuple[int, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from typing import Any
 
+from partita.lowering.shapes.symbolic_size import assumed
 from partita_cpu.gemm.arithmetic import Arithmetic, on_tiles, tile_columns, tile_rows
 from partita_cpu.gemm.blocking.problem import Images, Storage
 from partita_cpu.gemm.blocking.weight_pieces import FEW_ROWS, piece_bytes
@@ -201,20 +202,20 @@ class LeftMatrix:
         """Whether so many pixels under a line's tile push one another out of the nearest cache."""
         apart = 4 * self.images.stride[1] * self.x_pitch
         together = apart % self.set_bytes == 0 and self.rows > SET_LINES
-        return together and self.images.out_width > SET_LINES
+        return together and assumed(self.images.out_width) > SET_LINES
 
     def _is_one_line(self) -> bool:
         """Whether windows are runs of one line of pixels, that may overlap, without padding."""
         i, kept = self.images, self.storage
         reach = (i.out_width - 1) * i.stride[1] + i.kernel[1]
         return (
-            i.batch == i.height == i.out_height == i.kernel[0] == i.groups == i.dilation[1] == 1
-            and i.slices == 1
+            i.kernel[0] == i.groups == i.dilation[1] == i.slices == 1
             and not i.merged_group_channels
             and not any(i.begin)
-            and reach <= i.width
             and self.x_pitch == i.channels
             and not (kept.scaled or kept.planar or kept.computed)
+            and i.height == i.out_height == i.batch == 1
+            and reach <= i.width
         )
 
     def _reads_bfloat16(self) -> bool:
@@ -244,5 +245,5 @@ class LeftMatrix:
 
     @property
     def _line(self) -> Any:
-        """Pixels of a line of the result."""
-        return (self.images.out_height, self.images.out_width)[self._along]
+        """Pixels of a line of the result, which decide only what is faster."""
+        return assumed((self.images.out_height, self.images.out_width)[self._along])

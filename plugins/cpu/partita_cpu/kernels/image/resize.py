@@ -30,7 +30,7 @@ from partita.lowering.geometry.resampling import (
     nearest,
     scaled,
 )
-from partita.lowering.shapes.symbolic_size import evaluated, holds_sizes, settled
+from partita.lowering.shapes.symbolic_size import assumed, evaluated, holds_sizes, settled
 from partita_cpu.jit.kernel import jit
 from partita_cpu.kernels.elementwise.cast import emit_cast
 from partita_cpu.kernels.half import through_float32
@@ -352,7 +352,7 @@ def _resampled(
         return emit_cast(b, wide, x.dtype)
     y = x
     order = [k for k, axis in enumerate(axes) if not axis.is_identity]
-    order.sort(key=lambda k: (evaluated(_growth, axes[k].out, axes[k].size), -k))
+    order.sort(key=lambda k: (assumed(evaluated(_growth, axes[k].out, axes[k].size)), -k))
     if mode == "nearest" and len(order) == 2 and abs(order[0] - order[1]) == 1:
         first = min(order)
         pair = [_nearest_of(b, y, axis, axes[axis], rounding) for axis in (first, first + 1)]

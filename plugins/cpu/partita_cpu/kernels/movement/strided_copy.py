@@ -15,7 +15,7 @@ import numpy as np
 
 from partita.lowering import Array, Builder, Operand
 from partita.lowering.geometry.boxes import Box
-from partita.lowering.shapes.symbolic_size import Size, evaluated, integers
+from partita.lowering.shapes.symbolic_size import Size, evaluated, has_varied, integers
 from partita_cpu.jit.kernel import jit
 from partita_cpu.jit.kernel_wrappers import ItemSized
 from partita_cpu.kernels.elementwise.cast import NARROW
@@ -54,6 +54,16 @@ def plan_copy(
         int64: source offset, destination offset, rows, mode, (n, ss, ds) of the second innermost
         and of the innermost dimension, the number of outer ones, and (n, ss, ds) of each of them.
     """
+    return integers(_plan(dims, src_strides, dst_strides, src_offset, dst_offset))
+
+
+def _plan(
+    dims: Sequence[int],
+    src_strides: Sequence[int],
+    dst_strides: Sequence[int],
+    src_offset: int,
+    dst_offset: int,
+) -> list[int]:
     loops = [[n, s, d] for n, s, d in zip(dims, src_strides, dst_strides, strict=True) if n != 1]
     loops.sort(key=lambda loop: -loop[2])
     merged: list[list[int]] = []
@@ -68,7 +78,7 @@ def plan_copy(
     rows = math.prod(n for n, _, _ in merged[:-1])
     outer = merged[:-2]
     plan = [src_offset, dst_offset, rows, mode, *merged[-2], *merged[-1], len(outer)]
-    return integers(plan + [v for loop in outer for v in loop])
+    return plan + [v for loop in outer for v in loop]
 
 
 def _order_inner(loops: list[list[int]]) -> int:
@@ -192,8 +202,22 @@ def copy_box(b: Builder, source: Box, target: Box, sizes: Sequence[int]) -> None
         return
     source.check(b.node, sizes)
     target.check(b.node, sizes)
-    plan = plan_copy(sizes, source.strides, target.strides, source.start, target.start)
-    b.call(_copy_bits, b.flat(source.tensor), b.flat(target.tensor), b.constant(plan))
+    numbers = *sizes, *source.strides, *target.strides, source.start, target.start
+    if has_varied(numbers):
+        length = _HEADER + 3 * max(len(sizes) - 1, 0)
+        plan = b.computed((length,), np.int64, _plan_for_sizes, len(sizes), *numbers)
+    else:
+        found = plan_copy(sizes, source.strides, target.strides, source.start, target.start)
+        plan = b.constant(found)
+    b.call(_copy_bits, b.flat(source.tensor), b.flat(target.tensor), plan)
+
+
+def _plan_for_sizes(axes: int, *numbers: int) -> Array:
+    """The loop nest for numbers of sizes, strides and offsets, as long as any of so many axes."""
+    dims, sources, targets = (numbers[k * axes : (k + 1) * axes] for k in range(3))
+    plan = _plan(dims, sources, targets, *numbers[3 * axes :])
+    plan += [0] * (_HEADER + 3 * max(axes - 1, 0) - len(plan))
+    return np.array(plan, np.int64)
 
 
 def copied(b: Builder, x: Operand) -> Operand | None:

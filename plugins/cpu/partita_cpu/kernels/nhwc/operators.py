@@ -17,7 +17,7 @@ from partita.lowering.geometry.windows import (
     resolve,
     resolve_transposed,
 )
-from partita.lowering.shapes.symbolic_size import evaluated
+from partita.lowering.shapes.symbolic_size import evaluated, integer
 from partita_cpu.gemm.blocking.left_matrix import Source
 from partita_cpu.gemm.blocking.plan import plan
 from partita_cpu.gemm.blocking.problem import Images, Storage
@@ -51,7 +51,7 @@ SHORT_SUM = 256
 def to_channels_last(b: Builder, node: Node, x: Operand) -> Operand:
     """(N, C, H, W) to (N, H, W, C), or with zeros for more channels if the node asks for them."""
     n, c, h, w = x.shape
-    return _swapped(b, x, c, h * w, (n, h, w, int(node.attrs.get("channels", c))))
+    return _swapped(b, x, c, h * w, (n, h, w, integer(node.attrs.get("channels", c))))
 
 
 @kernel("ToChannelsFirst", domain=DOMAIN, dtypes=F32 | BYTES)
