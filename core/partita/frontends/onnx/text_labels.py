@@ -12,7 +12,11 @@ if TYPE_CHECKING:
     import onnx
 
 DOMAIN = "ai.onnx.ml"
-NUMBERS = {"TreeEnsembleClassifier": "classlabels_int64s", "LinearClassifier": "classlabels_ints"}
+NUMBERS = {
+    "LinearClassifier": "classlabels_ints",
+    "SVMClassifier": "classlabels_ints",
+    "TreeEnsembleClassifier": "classlabels_int64s",
+}
 """Of operators the attribute that has labels which are numbers."""
 _INTS = 7  # onnx.AttributeProto.INTS
 _STRINGS = 8
