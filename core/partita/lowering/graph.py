@@ -69,6 +69,7 @@ class Node:
     """
 
     __slots__ = (
+        "__weakref__",
         "_graphs",
         "_model_kind",
         "attrs",

@@ -8,6 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import partita
+from partita_cpu.kernels.classical import trees as trees_module
 from partita_cpu.query import query
 
 DOMAIN = "ai.onnx.ml"
@@ -185,6 +186,38 @@ def test_trees_that_lead_in_circles_or_nowhere_are_refused():
     )
 
 
+def test_tables_of_trees_are_made_once(monkeypatch):
+    made = []
+    original = trees_module.tables_of
+    monkeypatch.setattr(trees_module, "tables_of", lambda *of: made.append(1) or original(*of))
+    rng = np.random.default_rng(9)
+    feeds = {"x": rows(rng, 3)}
+    attributes = trees(rng, 3, 2, MODES, "target")
+    proto = model_of("TreeEnsembleRegressor", feeds, {"y": TensorProto.FLOAT}, **attributes)
+    compiled = partita.Core().compile_model(proto, "CPU")
+    for count in (3, 5):
+        compiled({"x": rows(rng, count)})
+    assert len(made) == 1
+
+
+@pytest.mark.parametrize("offset", [-(2**62), 2**40])
+def test_nodes_of_trees_may_have_any_numbers(offset):
+    rng = np.random.default_rng(10)
+    feeds = {"x": rows(rng, 9)}
+    plain = trees(rng, 4, 1, MODES[:5], "target")
+    moved = {
+        name: [n + offset for n in items] if name.endswith("nodeids") else items
+        for name, items in plain.items()
+    }
+    found = [
+        partita.Core().compile_model(
+            model_of("TreeEnsembleRegressor", feeds, {"y": TensorProto.FLOAT}, **attributes), "CPU"
+        )(feeds)["y"]
+        for attributes in (plain, moved)
+    ]
+    np.testing.assert_array_equal(*found)
+
+
 def test_trees_that_read_columns_which_are_not_there_are_an_error():
     feeds = {"x": np.zeros((2, WIDTH), np.float32)}
     attributes = trees(np.random.default_rng(8), 3, 1, MODES, "target")
@@ -307,3 +340,93 @@ def test_classes_are_computed_where_there_are_no_texts(op_type, version):
     assert found["y"].tolist() == wanted[0].tolist()
     np.testing.assert_allclose(found["z"], wanted[1], 1e-5, 1e-6)
     assert len(proto.graph.node) == 1  # the caller's stays as it was
+
+
+INTEGERS = ("featureids", "truenodeids", "falsenodeids", "trueleafs", "falseleafs")
+
+
+def ensemble(rng, count, results, dtype=np.float32, rules=5, depth=4):
+    """Attributes of a TreeEnsemble that forks at random; both branches of a node may end alike."""
+    nodes = {name: [] for name in (*INTEGERS, "modes", "splits", "missing_value_tracks_true")}
+    targets, weights, roots = [], [], []
+
+    def leaf():
+        targets.append(int(rng.integers(results)))
+        weights.append(rng.standard_normal())
+        return len(targets) - 1
+
+    def fork(level):
+        place = len(nodes["modes"])
+        entry = {
+            "featureids": rng.integers(WIDTH),
+            "modes": rng.integers(rules),
+            "splits": rng.choice(LIMITS),
+            "missing_value_tracks_true": rng.integers(2),
+        }
+        for name in nodes:
+            nodes[name].append(entry.get(name, 0))
+        for branch in ("true", "false"):
+            ends = level == depth or rng.random() < 0.2
+            nodes[f"{branch}leafs"][place] = int(ends)
+            nodes[f"{branch}nodeids"][place] = leaf() if ends else fork(level + 1)
+        return place
+
+    for _ in range(count):
+        roots.append(fork(0))
+    # A tree of one leaf is a node whose branches both lead there.
+    for name in nodes:
+        nodes[name].append({"trueleafs": 1, "falseleafs": 1}.get(name, 0))
+    end = leaf()
+    nodes["truenodeids"][-1] = nodes["falsenodeids"][-1] = end
+    roots.append(len(nodes["modes"]) - 1)
+    tensor = numpy_helper.from_array
+    return {
+        **{f"nodes_{name}": [int(n) for n in nodes[name]] for name in INTEGERS},
+        "nodes_missing_value_tracks_true": [int(n) for n in nodes["missing_value_tracks_true"]],
+        "nodes_modes": tensor(np.array(nodes["modes"], np.uint8), "modes"),
+        "nodes_splits": tensor(np.array(nodes["splits"], dtype), "splits"),
+        "leaf_weights": tensor(np.array(weights, dtype), "weights"),
+        "leaf_targetids": targets,
+        "tree_roots": roots,
+        "n_targets": results,
+    }
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("function", range(4))
+@pytest.mark.parametrize("count", [1, 40])
+def test_ensembles_of_opset_5(count, function, dtype):
+    rng = np.random.default_rng(function)
+    feeds = {"x": rows(rng, count, dtype)}
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    proto = model_of("TreeEnsemble", feeds, {"y": kind}, 5, aggregate_function=function,
+                     **ensemble(rng, 12, 3, dtype))  # fmt: skip
+    check(proto, feeds)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"post_transform": 1},
+        {"tree_roots": [10_000]},
+        {"leaf_targetids": [-1] * 9},
+        {"n_targets": 1},
+        {"nodes_truenodeids": [0]},
+    ],
+)
+def test_ensembles_whose_attributes_do_not_belong_together_are_refused(changed):
+    rng = np.random.default_rng(4)
+    attributes = ensemble(rng, 3, 3) | changed
+    assert_refused(
+        model_of("TreeEnsemble", {"x": rows(rng, 2)}, {"y": TensorProto.FLOAT}, 5, **attributes)
+    )
+
+
+def test_members_of_sets_are_left_to_others():
+    rng = np.random.default_rng(5)
+    attributes = ensemble(rng, 3, 3)
+    modes = np.full(len(attributes["nodes_featureids"]), 6, np.uint8)
+    attributes |= {"nodes_modes": numpy_helper.from_array(modes, "modes")}
+    assert_refused(
+        model_of("TreeEnsemble", {"x": rows(rng, 2)}, {"y": TensorProto.FLOAT}, 5, **attributes)
+    )

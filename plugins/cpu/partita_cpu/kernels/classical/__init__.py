@@ -1,1 +1,1 @@
-"""Operators of the domain ai.onnx.ml on numbers: trees, linear models, features of rows."""
+"""Operators of the domain ai.onnx.ml on numbers: trees, vector machines, linear models, features."""

@@ -30,7 +30,7 @@ class KernelFunction(NamedTuple):
     Attributes:
         kind: One of `FUNCTIONS`.
         width: Numbers of a row.
-        count: Support vectors.
+        vectors: How many support vectors there are.
         gamma: Factor of the product, or of the squared distance.
         offset: What is added to that.
         degree: Its power, if it is a polynomial.
@@ -38,7 +38,7 @@ class KernelFunction(NamedTuple):
 
     kind: int
     width: int
-    count: int
+    vectors: int
     gamma: float
     offset: float
     degree: int
@@ -98,7 +98,8 @@ def function_of(node: Node, vectors: Array) -> KernelFunction:
     """The kernel function of an SVMClassifier or SVMRegressor with these support vectors."""
     gamma, offset, degree = node.attrs.get("kernel_params") or (0.0, 0.0, 0.0)
     kind = FUNCTIONS[node.attrs.get("kernel_type", "LINEAR")]
-    return KernelFunction(kind, *vectors.shape, float(gamma), float(offset), int(degree))
+    width, count = vectors.shape
+    return KernelFunction(kind, width, count, float(gamma), float(offset), int(degree))
 
 
 def refused_function(node: Node) -> Reason | None:
@@ -136,4 +137,4 @@ def scratch_of(b: Builder, count: int, dtype: Any = np.float32) -> Operand:
 
 def work_of(function: KernelFunction, rows: int) -> int:
     """Operations of comparing rows with all support vectors."""
-    return rows * function.count * (function.width + STEPS * (function.kind >= RADIAL))
+    return rows * function.vectors * (function.width + STEPS * (function.kind >= RADIAL))

@@ -9,7 +9,7 @@ set of keys, in which it is the smallest.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +18,7 @@ from partita.lowering import Array
 
 LEAF = "LEAF"
 NEGATED = {"BRANCH_GT": "BRANCH_LEQ", "BRANCH_GTE": "BRANCH_LT", "BRANCH_NEQ": "BRANCH_EQ"}
+_MOST = np.iinfo(np.int64).max // 2
 RULES = {LEAF, "BRANCH_LEQ", "BRANCH_LT", "BRANCH_EQ", *NEGATED}
 
 
@@ -66,7 +67,7 @@ class Nodes(NamedTuple):
         missing: Whether a missing value takes the first branch.
     """
 
-    rules: Sequence[str]
+    rules: Array
     limits: Array
     features: Array
     first: Array
@@ -83,7 +84,50 @@ def key_of(x: Array) -> Array:
     return np.where(np.isnan(x), np.iinfo(kind).min, keys).astype(kind)
 
 
-def nodes_of(attrs: Mapping[str, Any], dtype: np.dtype[Any]) -> tuple[Nodes, Array, dict[Any, int]]:
+class NodeNumbers:
+    """The place of each node among all, by the tree and the number that it has there.
+
+    Args:
+        trees: Of each node its tree.
+        ids: Of each node its number there.
+
+    Raises:
+        ValueError: Two nodes are the same.
+    """
+
+    def __init__(self, trees: Array, ids: Array) -> None:
+        if len(trees) != len(ids):
+            raise ValueError("its lists of nodes have different lengths")
+        self._least = int(ids.min()) if len(ids) else 0
+        self._span = int(ids.max()) - self._least + 1 if len(ids) else 1
+        keys = self._keys(trees, ids)
+        self._order = np.argsort(keys, kind="stable")
+        self._keys_in_order = keys[self._order]
+        if (self._keys_in_order[1:] == self._keys_in_order[:-1]).any():
+            raise ValueError("two nodes of a tree have one number")
+
+    def __getitem__(self, named: tuple[Array, Array]) -> Array:
+        """Places of nodes; LookupError if one is not there."""
+        trees, ids = named
+        if len(trees) != len(ids):
+            raise ValueError("its lists of nodes have different lengths")
+        known = (ids >= self._least) & (ids - self._least < self._span)
+        keys = self._keys(trees, np.where(known, ids, self._least))
+        found = np.searchsorted(self._keys_in_order, keys)
+        inside = np.minimum(found, max(len(self._order) - 1, 0))
+        if not known.all() or not (self._keys_in_order[inside] == keys).all():
+            raise LookupError("it names a node that is not there")
+        places: Array = self._order[inside]
+        return places
+
+    def _keys(self, trees: Array, ids: Array) -> Array:
+        if np.abs(trees).max(initial=0) > _MOST // self._span:
+            raise ValueError("its trees and nodes have numbers that are too large")
+        keys: Array = trees * self._span + (ids - self._least)
+        return keys
+
+
+def nodes_of(attrs: Mapping[str, Any], dtype: np.dtype[Any]) -> tuple[Nodes, Array, NodeNumbers]:
     """What a TreeEnsembleClassifier or TreeEnsembleRegressor says of its nodes.
 
     Args:
@@ -97,27 +141,72 @@ def nodes_of(attrs: Mapping[str, Any], dtype: np.dtype[Any]) -> tuple[Nodes, Arr
         ValueError: Attributes do not belong together.
         LookupError: One is missing, or names no node.
     """
-    keys = list(zip(attrs["nodes_treeids"], attrs["nodes_nodeids"], strict=True))
-    numbers = {key: number for number, key in enumerate(keys)}
-    if len(numbers) < len(keys):
-        raise ValueError("two nodes of a tree have one number")
-    rules = attrs["nodes_modes"]
-    trees = attrs["nodes_treeids"]
-    first, second = (
-        np.array([
-            number if rule == LEAF else numbers[tree, child]
-            for number, (rule, tree, child) in enumerate(zip(rules, trees, children, strict=True))
-        ], np.int64)
-        for children in (attrs["nodes_truenodeids"], attrs["nodes_falsenodeids"])
-    )  # fmt: skip
+    trees, ids = (np.array(attrs[f"nodes_{name}"], np.int64) for name in ("treeids", "nodeids"))
+    numbers = NodeNumbers(trees, ids)
+    rules = np.array(attrs["nodes_modes"], np.str_)
+    inner = rules != LEAF
+    first, second = np.arange(len(ids)), np.arange(len(ids))
+    for followers, name in ((first, "truenodeids"), (second, "falsenodeids")):
+        children = np.array(attrs[f"nodes_{name}"], np.int64)
+        if not len(children) == len(rules) == len(ids):
+            raise ValueError("its lists of nodes have different lengths")
+        followers[inner] = numbers[trees[inner], children[inner]]
     limits = numbers_of(attrs, "nodes_values", dtype)
-    missing = attrs.get("nodes_missing_value_tracks_true") or [0] * len(keys)
+    missing = attrs.get("nodes_missing_value_tracks_true") or [0] * len(ids)
     features = np.array(attrs["nodes_featureids"], np.int64)
     nodes = Nodes(rules, limits, features, first, second, np.array(missing, bool))
-    roots: dict[int, int] = {}
-    for number, tree in enumerate(trees):
-        roots.setdefault(tree, number)
-    return nodes, np.array(list(roots.values()), np.int64), numbers
+    return nodes, np.sort(np.unique(trees, return_index=True)[1]), numbers
+
+
+RULES_BY_NUMBER = np.array(
+    ["BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ"]
+)
+"""What TreeEnsemble has as numbers, but for the membership of sets, which is not computed."""
+
+
+def entries_of(attrs: Mapping[str, Any], dtype: np.dtype[Any]) -> tuple[Nodes, Array, LeafEntries]:
+    """What a TreeEnsemble says of its nodes, which lie in front of its leaves, and of these.
+
+    Args:
+        attrs: The operator's attributes.
+        dtype: Of the input.
+
+    Returns:
+        The nodes, the roots' numbers, and what leaves add.
+
+    Raises:
+        ValueError: Attributes do not belong together.
+        LookupError: One is missing, or names no node, no leaf or no rule that is known.
+    """
+    features = np.array(attrs["nodes_featureids"], np.int64)
+    targets = np.array(attrs["leaf_targetids"], np.int64)
+    count, leaves = len(features), len(targets)
+    followers = {}
+    for branch in ("true", "false"):
+        places = np.array(attrs[f"nodes_{branch}nodeids"], np.int64)
+        ends = np.array(attrs[f"nodes_{branch}leafs"], bool)
+        if not len(places) == len(ends) == count:
+            raise ValueError("its lists of nodes have different lengths")
+        if (places < 0).any() or (places >= np.where(ends, leaves, count)).any():
+            raise LookupError("it names a node or a leaf that is not there")
+        followers[branch] = np.concatenate([places + count * ends, count + np.arange(leaves)])
+    roots = np.array(attrs["tree_roots"], np.int64)
+    if roots.min(initial=0) < 0 or roots.max(initial=0) >= count:
+        raise LookupError("it names a root that is not there")
+    rules = RULES_BY_NUMBER[np.array(attrs["nodes_modes"], np.int64)]
+    missing = np.array(attrs.get("nodes_missing_value_tracks_true") or [0] * count, bool)
+    weights = np.asarray(attrs["leaf_weights"]).astype(dtype)
+    if len(weights) != leaves:
+        raise ValueError("its lists of leaves have different lengths")
+    nodes = Nodes(
+        np.concatenate([rules, np.full(leaves, LEAF)]),
+        np.concatenate([np.asarray(attrs["nodes_splits"]).astype(dtype), np.zeros(leaves, dtype)]),
+        np.concatenate([features, np.zeros(leaves, np.int64)]),
+        followers["true"],
+        followers["false"],
+        np.concatenate([missing, np.zeros(leaves, bool)]),
+    )
+    return nodes, roots, LeafEntries(count + np.arange(leaves), targets, weights)
 
 
 def numbers_of(attrs: Mapping[str, Any], name: str, dtype: np.dtype[Any]) -> Array:
@@ -147,7 +236,7 @@ def tables_of(nodes: Nodes, roots: Array, leaves: LeafEntries) -> TreeTables:
     _check_trees(nodes, roots)
     limits = nodes.limits
     ends_of = np.iinfo(f"i{limits.dtype.itemsize}")
-    rules = np.array(nodes.rules)
+    rules = nodes.rules
     plain = rules.copy()
     for negated, rule in NEGATED.items():
         plain[rules == negated] = rule
@@ -198,36 +287,39 @@ def columns_for(tables: TreeTables, width: int) -> Array:
 def _check_trees(nodes: Nodes, roots: Array) -> None:
     count = len(nodes.rules)
     fields = nodes.limits, nodes.features, nodes.first, nodes.second, nodes.missing
-    if any(len(field) != count for field in fields) or not set(nodes.rules) <= RULES:
+    if (
+        any(len(field) != count for field in fields)
+        or not set(np.unique(nodes.rules).tolist()) <= RULES
+    ):
         raise ValueError("its lists of nodes have different lengths, or rules that are not known")
     if nodes.features.min(initial=0) < 0:
         raise ValueError("a node reads a column below 0")
-    inner = np.array(nodes.rules) != LEAF
+    inner = nodes.rules != LEAF
     parents = np.zeros(count, np.int64)
     for child in (nodes.first[inner], nodes.second[inner]):
-        np.add.at(parents, child, 1)
-    # So whoever follows branches from a root ends at a leaf.
-    if parents.max(initial=0) > 1 or parents[roots].any():
+        parents += np.bincount(child, minlength=count)
+    # So whoever follows branches from a root ends at a leaf, which may have any number of parents.
+    if parents[inner].max(initial=0) > 1 or parents[roots].any():
         raise ValueError("a node has two parents, or the first of a tree has one")
 
 
 def leaves_of(
-    attrs: Mapping[str, Any], kind: str, numbers: Mapping[Any, int], dtype: np.dtype[Any]
+    attrs: Mapping[str, Any], kind: str, numbers: NodeNumbers, dtype: np.dtype[Any]
 ) -> LeafEntries:
     """What leaves add, as a TreeEnsembleClassifier or TreeEnsembleRegressor says.
 
     Args:
         attrs: The operator's attributes.
         kind: ``"class"`` or ``"target"``.
-        numbers: By tree and node the number.
+        numbers: Of nodes, by their trees.
         dtype: Of the input.
 
     Raises:
         ValueError: Lists have different lengths, or a result has a number below 0.
         LookupError: One is missing, or names no node.
     """
-    keys: Iterable[Any] = zip(attrs[f"{kind}_treeids"], attrs[f"{kind}_nodeids"], strict=True)
-    nodes = np.array([numbers[key] for key in keys], np.int64)
+    trees, ids = (np.array(attrs[f"{kind}_{name}"], np.int64) for name in ("treeids", "nodeids"))
+    nodes = numbers[trees, ids]
     targets = np.array(attrs[f"{kind}_ids"], np.int64)
     weights = numbers_of(attrs, f"{kind}_weights", dtype)
     if not len(nodes) == len(targets) == len(weights) or targets.min(initial=0) < 0:

@@ -6,6 +6,7 @@ its leaf for the others. Leaves add up in the order of trees, as onnxruntime's o
 
 from __future__ import annotations
 
+import weakref
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ from partita_cpu.kernels.classical.scores import emit_scores, refused_scores
 from partita_cpu.kernels.classical.tree_tables import (
     TreeTables,
     columns_for,
+    entries_of,
     leaves_of,
     nodes_of,
     numbers_of,
@@ -37,6 +39,8 @@ LANES = 16
 STEPS = 10
 """Of a way through a tree, for what a step costs."""
 SUM, LEAST, MOST = 0, 1, 2
+FUNCTIONS = ("AVERAGE", "SUM", "MIN", "MAX")
+"""By the number that a TreeEnsemble has for it."""
 AGGREGATES = {"SUM": SUM, "AVERAGE": SUM, "MIN": LEAST, "MAX": MOST}
 
 
@@ -179,12 +183,37 @@ class Ensemble(NamedTuple):
     results: int
 
 
+_FOUND: weakref.WeakKeyDictionary[Node, tuple[np.dtype[Any], Ensemble]] = (
+    weakref.WeakKeyDictionary()
+)
+"""Of operations that live what was made for which type: a compile asks five times."""
+
+
 def ensemble_of(node: Node, kind: str, results: int, dtype: np.dtype[Any]) -> Ensemble:
-    """The trees of a TreeEnsembleClassifier or TreeEnsembleRegressor.
+    """The trees of an operation, made once.
 
     Args:
         node: The operation.
-        kind: ``"class"`` or ``"target"``.
+        kind: As for `_made_ensemble`.
+        results: As there.
+        dtype: As there.
+
+    Raises:
+        ValueError: Attributes do not belong together.
+        LookupError: One is missing, or names no node.
+    """
+    known = _FOUND.get(node)
+    if known is None or known[0] != dtype:
+        known = _FOUND[node] = dtype, _made_ensemble(node, kind, results, dtype)
+    return known[1]
+
+
+def _made_ensemble(node: Node, kind: str, results: int, dtype: np.dtype[Any]) -> Ensemble:
+    """The trees of a TreeEnsemble, TreeEnsembleClassifier or TreeEnsembleRegressor.
+
+    Args:
+        node: The operation.
+        kind: ``"class"`` or ``"target"``; ``"leaf"`` of a TreeEnsemble.
         results: How many there are.
         dtype: Of the input.
 
@@ -192,9 +221,12 @@ def ensemble_of(node: Node, kind: str, results: int, dtype: np.dtype[Any]) -> En
         ValueError: Attributes do not belong together.
         LookupError: One is missing, or names no node.
     """
-    nodes, roots, numbers = nodes_of(node.attrs, dtype)
-    leaves = leaves_of(node.attrs, kind, numbers, dtype)
-    if leaves.targets.max(initial=0) >= results:
+    if kind == "leaf":
+        nodes, roots, leaves = entries_of(node.attrs, dtype)
+    else:
+        nodes, roots, numbers = nodes_of(node.attrs, dtype)
+        leaves = leaves_of(node.attrs, kind, numbers, dtype)
+    if not 0 <= leaves.targets.min(initial=0) <= leaves.targets.max(initial=0) < results:
         raise ValueError(f"a leaf adds to result {leaves.targets.max()} of {results}")
     base = numbers_of(node.attrs, "base_values", dtype)
     return Ensemble(tables_of(nodes, roots, leaves), base, results)
@@ -222,10 +254,32 @@ def _refused_regressor(node: Node) -> Reason | None:
 def tree_regressor(b: Builder, node: Node, x: Operand) -> Operand:
     """Sums, means or extremes of what trees say of rows."""
     ensemble = ensemble_of(node, "target", node.attrs["n_targets"], x.dtype)
-    function = node.attrs.get("aggregate_function", "SUM")
+    return _emit_results(b, x, ensemble, node.attrs.get("aggregate_function", "SUM"), np.float32)
+
+
+def _refused_ensemble(node: Node) -> Reason | None:
+    if reason := refused_attribute(node, {"post_transform": 0}):
+        return reason
+    if reason := refused_choice(node, "aggregate_function", 1, *range(len(FUNCTIONS))):
+        return reason
+    ensemble_of(node, "leaf", node.attrs["n_targets"], _dtype_of(node))
+    return None
+
+
+@kernel("TreeEnsemble", domain=DOMAIN, dtypes=FLOATS, check=_refused_ensemble)
+def tree_ensemble(b: Builder, node: Node, x: Operand) -> Operand:
+    """As a TreeEnsembleRegressor, in the type of the input."""
+    ensemble = ensemble_of(node, "leaf", node.attrs["n_targets"], x.dtype)
+    return _emit_results(
+        b, x, ensemble, FUNCTIONS[node.attrs.get("aggregate_function", 1)], x.dtype
+    )
+
+
+def _emit_results(b: Builder, x: Operand, ensemble: Ensemble, function: str, dtype: Any) -> Operand:
+    """What trees say of rows, (rows, results) in `dtype`."""
     divisor = ensemble.tables.roots.size if function == "AVERAGE" else 1
     sums = _emit_sums(b, x, ensemble, AGGREGATES[function])
-    y = b.empty(sums.shape, np.float32)
+    y = b.empty(sums.shape, dtype)
     base = ensemble.base if ensemble.base.size else np.zeros(1, x.dtype)
     if y.size:
         flat = b.flat(sums), b.constant(base), b.flat(y)
@@ -237,7 +291,7 @@ def _refused_classifier(node: Node) -> Reason | None:
     labels = node.attrs.get("classlabels_int64s") or ()
     ensemble = ensemble_of(node, "class", len(labels), _dtype_of(node))
     weights = ensemble.tables.weights
-    spoken = set(ensemble.tables.targets.tolist())
+    spoken = set(np.unique(ensemble.tables.targets).tolist())
     return refused_scores(node, labels, spoken, weights, ensemble.base)
 
 

@@ -88,7 +88,7 @@ def add_up_vectors(
         tid: This thread.
         nt: All threads; they share rows.
     """
-    width, count = function.width, function.count
+    width, count = function.width, function.vectors
     values = scratch[tid * count : (tid + 1) * count]
     for row in range(y.size * tid // nt, y.size * (tid + 1) // nt):
         compare_row(x[row * width : (row + 1) * width], vectors, values, function)
@@ -121,7 +121,7 @@ def score_pairs(
         nt: All threads; they share rows.
     """
     vectors, factors, rho, starts = machines
-    width, count, classes = function.width, function.count, starts.size - 1
+    width, count, classes = function.width, function.vectors, starts.size - 1
     values = scratch[tid * count : (tid + 1) * count]
     rows = scores.size // rho.size
     for row in range(rows * tid // nt, rows * (tid + 1) // nt):
@@ -273,7 +273,7 @@ def vector_regressor(b: Builder, node: Node, x: Operand) -> Operand:
             add_up_vectors,
             b.flat(x),
             *map(b.constant, (vectors.ravel(), factors)),
-            scratch_of(b, function.count),
+            scratch_of(b, function.vectors),
             b.flat(y),
             function,
             float(rho[0]),
@@ -366,7 +366,7 @@ def _emit_pairs(b: Builder, node: Node, x: Operand) -> Operand:
             score_pairs,
             b.flat(x),
             Machines(*map(b.constant, (vectors.ravel(), factors, rho, starts))),
-            scratch_of(b, function.count),
+            scratch_of(b, function.vectors),
             b.flat(scores),
             function,
             work=work_of(function, rows),
