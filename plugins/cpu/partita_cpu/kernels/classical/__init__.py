@@ -1,1 +1,1 @@
-"""Operators of the domain ai.onnx.ml on numbers: trees, vector machines, linear models, features."""
+"""Operators of ai.onnx.ml on numbers: trees, vector machines, linear models, features."""
