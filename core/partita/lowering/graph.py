@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -315,6 +315,24 @@ class Graph:
                 used.update(node.reads())
                 kept.append(node)
         self.nodes = kept[::-1]
+
+    def drop_unread(self, candidates: Collection[Node]) -> set[Node]:
+        """Drops those of some nodes whose results nobody reads; no node is changed.
+
+        Args:
+            candidates: The nodes.
+
+        Returns:
+            Those that are gone.
+        """
+        used: set[Value | None] = set(self.outputs)
+        kept: list[Node] = []
+        for node in reversed(self.nodes):
+            if node not in candidates or not used.isdisjoint(node.outputs):
+                used.update(node.reads())
+                kept.append(node)
+        self.nodes = kept[::-1]
+        return set(candidates).difference(kept)
 
     def all_nodes(self) -> Iterator[Node]:
         """All nodes, those of nested graphs after the node that holds them."""

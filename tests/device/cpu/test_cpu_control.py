@@ -126,6 +126,21 @@ def test_if_on_a_condition_computed_from_floats():
     check(model_of(text), {"x": x, "c": flag}, {"x": -x, "c": flag}, {"x": x[:2], "c": flag})
 
 
+def test_if_on_a_condition_computed_of_gathered_rows():
+    condition = """sums = ReduceSum<keepdims: int = 1>(x, one)
+        row = ArgMax<axis: int = 0>(sums)
+        index = Expand(row, wide)
+        q = GatherElements<axis: int = 0>(x, index)
+        s = ReduceSum<keepdims: int = 0>(q)
+        d = Less(s, nought)"""
+    constants = """<float[3] w = {1, -2, 3}, int64[1] one = {1}, int64[2] wide = {1, 3},
+        float nought = {0}>"""
+    text = CONDITIONAL.format(condition=condition).replace("<float[3] w = {1, -2, 3}>", constants)
+    x = floats(4, 3)
+    flag = np.array(True)
+    check(model_of(text), {"x": x, "c": flag}, {"x": -x, "c": flag}, {"x": x[:2], "c": flag})
+
+
 LOOP = """g (int64 n, bool go, float[K] x, float[K] w) => ({outputs}) {{
     {outs} = Loop ({trips}, {start}, x) <body = b (int64 i, bool c, float[K] s) =>
         (bool c2, float[K] s2, float[K] seen) {{

@@ -129,16 +129,11 @@ class _Joining:
         if not self._new:
             return
         nodes = [self._new[node][0] if node in self._new else node for node in self._graph.nodes]
+        self._graph.nodes = nodes
         passed = {node for _, group in self._new.values() for node in group}
-        used, kept = set(self._graph.outputs), []
-        for node in reversed(nodes):
-            if node not in passed or not used.isdisjoint(node.outputs):
-                used.update(node.reads())
-                kept.append(node)
-        gone = passed.difference(kept)
+        gone = self._graph.drop_unread(passed)
         for new, group in self._new.values():
             new.origins = origins([*(node for node in group if node in gone), new])
-        self._graph.nodes = kept[::-1]
 
     # ------------------------------------------------------------------ attention in one node
 

@@ -34,7 +34,7 @@ def index_rows(graph: Graph, shapes: Shapes) -> Shapes:
         nodes += _by_rows(node, makers, known) or [node]
     if len(nodes) != len(graph.nodes) or nodes != graph.nodes:
         graph.nodes = nodes
-        graph.prune()  # of indices that nobody reads any longer
+        graph.drop_unread({node for node in nodes if node.kind in _REPEATED})
     return known
 
 

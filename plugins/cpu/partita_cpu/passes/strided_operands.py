@@ -55,7 +55,7 @@ class _Reading:
                 instead[node] = self._strided(node, kept, gone)
         if instead:
             self._graph.nodes = [instead.get(node, node) for node in self._graph.nodes]
-            self._graph.prune()
+            self._graph.drop_unread(gone)
 
     def _parts(self, node: Node) -> dict[int, _Part]:
         """By its place, each operand that is a part of a tensor."""
