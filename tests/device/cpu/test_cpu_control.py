@@ -224,6 +224,44 @@ def test_loop_that_exchanges_its_state():
     check(model, *({"n": np.array(n), "p": floats(2), "q": floats(2)} for n in range(4)))
 
 
+EXCHANGED = """g (int64 n, float[K] x, float[K] w) => (float[K] y, float[K] z, float[T, K] all) {
+    y, z, all = Loop (n, , x, w) <body = b (int64 i, bool c, float[K] s, float[K] t) =>
+        (bool c2, float[K] s2, float[K] t2, float[K] seen) {
+            number = Cast<to: int = 1>(i)
+            s2 = Sub(t, number)
+            t2 = Identity(s)
+            seen = Neg(t)
+            c2 = Identity(c)
+        }>
+}"""
+
+
+@pytest.mark.parametrize("size", [5, 20000])
+def test_a_loop_of_many_rounds_whose_states_are_not_copied(size):
+    """Two calls take turns from some rounds on; the last results may be those of either."""
+    model = model_of(EXCHANGED)
+    runs = [
+        {"n": np.array(count), "x": floats(k), "w": floats(k)}
+        for count in (60, 61, 2, 0, 44)
+        for k in (size, size + 1)
+    ]
+    check(model, *runs)
+
+
+def test_a_loop_of_many_rounds_that_ends_by_its_condition():
+    condition = "last = Constant <value_int = 90> () c2 = Less(i, last)"
+    feeds = {"n": np.array(4), "go": np.array(True), "x": floats(900), "w": floats(900) / 9}
+    check(loop("", "go", condition), feeds, feeds | {"x": floats(900)})
+
+
+def test_a_scan_of_many_slices():
+    model = model_of("""g (float[K] s, float[T, K] x) => (float[K] y, float[T, K] all) {
+        y, all = Scan <num_scan_inputs: int = 1, body = b (float[K] a, float[K] row) =>
+            (float[K] c, float[K] seen) { c = Sub(row, a) seen = Neg(a) }>(s, x)
+    }""")
+    check(model, *({"s": floats(k), "x": floats(t, k)} for t in (80, 81) for k in (3, 9000)))
+
+
 def test_loop_inside_a_loop_that_reads_values_of_both_graphs_around_it():
     model = model_of(
         """g (int64 n, float[3] x) => (float[3] y) {

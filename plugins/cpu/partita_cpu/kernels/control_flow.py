@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -19,11 +20,112 @@ class Body(Protocol):
     def __call__(self, arrays: Sequence[Array]) -> list[Array]:
         """The body's results, valid until its next run."""
 
-    def bound(self, arrays: Sequence[Array]) -> Callable[[], list[Array]] | None:
-        """A call on arrays that stay where they are until :meth:`release`, if there is one."""
+    def bound(
+        self, arrays: Sequence[Array], outputs: list[Array] | None = None
+    ) -> tuple[Callable[[], list[Array]], list[Array]] | None:
+        """A call on arrays that stay where they are until :meth:`release`, if there is one.
+
+        Returns:
+            The call, and the list of outputs that it returns; another one if a size was not as
+            expected.
+        """
 
     def release(self) -> None:
         """Holds the arrays no longer."""
+
+
+_MANY_BYTES = 1 << 19
+_ITERATION_BYTES = 1 << 15
+"""Binding a body once more takes as long as copying the former number of bytes, or fewer; the
+latter are counted for the copies of an iteration as such."""
+
+_BYTES = operator.attrgetter("nbytes")
+
+
+class _Carried:
+    """Runs a body whose results are its inputs in the next iteration.
+
+    Where much has been copied and much is left, two calls take turns: one reads what the other has
+    written. Where sizes change, or results are not where they were expected, values are copied.
+
+    Args:
+        body: What is run.
+        before: Its inputs before the carried ones; they stay where they are.
+        initial: The carried ones, which are copied.
+        after: Its inputs after them.
+        first: Which of its results is the first carried one.
+        rounds: How often it is run at most; ``None`` if nothing says so.
+    """
+
+    def __init__(
+        self,
+        body: Body,
+        before: Sequence[Array],
+        initial: Sequence[Array],
+        after: Sequence[Array],
+        first: int,
+        rounds: int | None,
+    ) -> None:
+        self._body = body
+        self._before, self._after = list(before), list(after)
+        self._values = [array.copy() for array in initial]
+        self._results = slice(first, first + len(self._values))
+        self._calls: list[tuple[Callable[[], list[Array]], list[Array]] | None] = [None, None]
+        self._turn = 0  # 1: the values are in the results of the first call
+        self._binds, self._turns = True, False
+        # Rounds that are copied first; no others follow, or they are too few to bind for.
+        self._copies = few = _MANY_BYTES // (_ITERATION_BYTES + sum(map(_BYTES, self._values))) + 1
+        if not self._values or (rounds is not None and rounds < 2 * few):
+            self._copies = -1
+
+    def iterate(self) -> list[Array]:
+        """Runs the body once; returns its results, which are valid until it runs again."""
+        call = self._calls[self._turn]
+        if call is None and self._binds:
+            call = self._bind()
+        if call is None:
+            results = self._body(self._given(self._values))
+        else:
+            results = call[0]()
+            if self._turns and results is call[1]:
+                self._turn = 1 - self._turn
+                return results
+        self._turn = 0
+        carried = results[self._results]
+        if not _carry(self._values, carried):
+            self._binds, self._turns, self._calls = False, False, [None, None]
+        elif call is not None and self._copies > 0:
+            self._copies -= 1
+            if not self._copies:
+                self._take_turns(call[1])
+        return results
+
+    def values(self) -> list[Array]:
+        """The carried values after the last iteration."""
+        first = self._calls[0]
+        if self._turn and first is not None:
+            _carry(self._values, first[1][self._results])
+        self._turn = 0
+        return self._values
+
+    def _given(self, values: Sequence[Array]) -> list[Array]:
+        return [*self._before, *values, *self._after]
+
+    def _bind(self) -> tuple[Callable[[], list[Array]], list[Array]] | None:
+        call = self._calls[0] = self._body.bound(self._given(self._values))
+        self._binds = call is not None
+        return call
+
+    def _take_turns(self, written: list[Array]) -> None:
+        """Binds the body to read what the first call writes, and to write what that one reads."""
+        outputs = list(written)
+        outputs[self._results] = self._values
+        if all(
+            old.shape == new.shape and old.dtype == new.dtype
+            for old, new in zip(self._values, written[self._results], strict=True)
+        ):
+            self._calls[1] = self._body.bound(self._given(written[self._results]), outputs)
+            self._turns = self._calls[1] is not None
 
 
 @kernel("Loop", dtypes={0: INT64, 1: BOOL}, folds=False)
@@ -61,7 +163,7 @@ def _one_of(given: Array, what: str) -> Any:
         raise InputError(
             f"The {what} of a Loop is of shape {list(given.shape)}; it is one element."
         )
-    return given.reshape(-1)[0]
+    return given.item(0)
 
 
 def run_loop(
@@ -86,28 +188,21 @@ def run_loop(
     """
     limit = None if trips is None else int(_one_of(trips, "number of trips"))
     go = condition is None or bool(_one_of(condition, "condition"))
-    # Copies that stay in place, so that the body is bound to them once for all iterations.
-    state = [array.copy() for array in arrays[:carried]]
     number, flag = np.zeros(scalar_shapes[0], np.int64), np.ones(scalar_shapes[1], np.bool_)
+    values = _Carried(body, (number, flag), arrays[:carried], arrays[carried:], 1, limit)
     scans: list[list[Array]] = [[] for _ in empty_scans]
-    iteration, call = 0, None
+    iteration = 0
     try:
         while go and (limit is None or iteration < limit):
             number[...] = iteration
-            flag[...] = go
-            given = [number, flag, *state, *arrays[carried:]]
-            if not iteration:
-                call = body.bound(given)
-            results = body(given) if call is None else call()
+            results = values.iterate()
             go = bool(_one_of(results[0], "next condition"))
-            if not _carry(state, results[1 : 1 + carried]):
-                call = None
             for scan, result in zip(scans, results[1 + carried :], strict=True):
                 scan.append(result.copy())
             iteration += 1
     finally:
         body.release()
-    return state + [
+    return values.values() + [
         np.stack(scan) if scan else empty for scan, empty in zip(scans, empty_scans, strict=True)
     ]
 
@@ -173,7 +268,6 @@ def run_scan(
             does, and that is not declared, the body says it of a slice of zeros.
         arrays: State values, scanned inputs, captures.
     """
-    state = [array.copy() for array in arrays[:states]]
     sliced = [
         np.ascontiguousarray(np.moveaxis(array, axis, 0)[:: -1 if backwards else 1])
         for array, (axis, backwards) in zip(arrays[states:], inputs, strict=False)
@@ -182,17 +276,12 @@ def run_scan(
     length = sliced[0].shape[0]
     slices = [np.zeros(array.shape[1:], array.dtype) for array in sliced]
     collected: list[Array] = []
-    call = None
+    values = _Carried(body, (), arrays[:states], [*slices, *captures], 0, length)
     try:
         for index in range(length):
             for target, array in zip(slices, sliced, strict=True):
                 target[...] = array[index, ...]
-            given = [*state, *slices, *captures]
-            if not index:
-                call = body.bound(given)
-            results = body(given) if call is None else call()
-            if not _carry(state, results[:states]):
-                call = None
+            results = values.iterate()
             if not collected:
                 collected = [np.empty((length, *r.shape), r.dtype) for r in results[states:]]
             for target, result in zip(collected, results[states:], strict=True):
@@ -200,11 +289,11 @@ def run_scan(
         if length == 0:
             known = [row for row in rows if row is not None]
             if len(known) < len(rows):
-                known = body([*state, *slices, *captures])[states:]
+                known = body([*arrays[:states], *slices, *captures])[states:]
             collected = [np.empty((0, *row.shape), row.dtype) for row in known]
     finally:
         body.release()
-    return state + [
+    return values.values() + [
         np.moveaxis(array[:: -1 if backwards else 1], 0, axis)
         for array, (axis, backwards) in zip(collected, outputs, strict=True)
     ]

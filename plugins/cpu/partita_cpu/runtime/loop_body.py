@@ -76,40 +76,58 @@ class LoopBody:
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
-        self._bound: Bound | None = None
+        self._bound: list[Bound | None] = [None, None]
         self._outputs: list[Array] = []
 
     def __call__(self, arrays: Sequence[Array]) -> list[Array]:
         """The body's results; they are valid until its next run."""
         return self._runner.run(arrays)
 
-    def bound(self, arrays: Sequence[Array]) -> Callable[[], list[Array]] | None:
+    def bound(
+        self, arrays: Sequence[Array], outputs: list[Array] | None = None
+    ) -> tuple[Callable[[], list[Array]], list[Array]] | None:
         """A call of the body on arrays that stay where they are, whatever they hold then.
 
-        It is good until :meth:`release`, and returns the same arrays each time. ``None`` where a
-        run is more than calls, or depends on elements of the arrays.
+        It is good until :meth:`release`. One with outputs of its own and one with given outputs
+        are kept side by side.
+
+        Args:
+            arrays: Its inputs.
+            outputs: Where results are written; by default arrays of the body's own.
+
+        Returns:
+            The call, and its outputs: the list that it returns unless a size was not as expected.
+            ``None`` where a run is more than calls, or depends on elements of the arrays.
         """
-        runner = self._runner
+        runner, turn = self._runner, int(outputs is not None)
         program = runner.program_for(arrays)
         if runner.value_inputs or not program.is_direct:
             return None
-        if self._bound is None or self._bound.program is not program:
-            self._bound = None
-            self._outputs = runner.new_outputs(program)
-            self._bound = runner.bind(arrays, self._outputs)
-        elif not self._bound.bind(arrays, self._outputs):
-            self._bound = None
-        if self._bound is None:
+        bound = self._bound[turn]
+        is_new = bound is None or bound.program is not program
+        if outputs is None:
+            if is_new:
+                self._outputs = runner.new_outputs(program)
+            outputs = self._outputs
+        if bound is None or is_new:
+            self._bound[turn] = None  # its memory is free for the new one
+            bound = runner.bind(arrays, outputs)
+        elif not bound.bind(arrays, outputs):
+            bound = None
+        self._bound[turn] = bound
+        if bound is None:
             return None
-        calls = functools.partial(self._call, self._bound.segments())
-        return functools.partial(runner.call_or_repeat, calls, list(arrays))
+        calls = functools.partial(_run_segments, bound.segments(), outputs)
+        return functools.partial(runner.call_or_repeat, calls, list(arrays)), outputs
 
     def release(self) -> None:
         """Holds the arrays no longer."""
-        if self._bound is not None:
-            self._bound.release_inputs()
+        for bound in self._bound:
+            if bound is not None:
+                bound.release_inputs()
 
-    def _call(self, segments: Sequence[Segment]) -> list[Array]:
-        for segment in segments:
-            segment()
-        return self._outputs
+
+def _run_segments(segments: Sequence[Segment], outputs: list[Array]) -> list[Array]:
+    for segment in segments:
+        segment()
+    return outputs
