@@ -304,16 +304,25 @@ class Graph:
         return uses
 
     def prune(self) -> None:
-        """Drops outputs that nobody reads, and nodes without any output left; bodies included."""
+        """Drops outputs that nobody reads, and nodes without any output left; bodies included.
+
+        Nodes that lose some of their outputs are replaced, and those that are dropped stay as they
+        are: another graph, of which this one was made for certain shapes, may hold them too.
+        """
         used: set[Value | None] = set(self.outputs)
         kept: list[Node] = []
         for node in reversed(self.nodes):
-            node.outputs = [value if value in used else None for value in node.outputs]
-            if not used.isdisjoint(node.outputs):
-                for graph in node.graphs():
-                    graph.prune()
-                used.update(node.reads())
-                kept.append(node)
+            left = [value if value in used else None for value in node.outputs]
+            if used.isdisjoint(left):
+                continue
+            if left != node.outputs:
+                lesser = node.like(outputs=left)
+                lesser.stand_for([node])
+                node = lesser
+            for graph in node.graphs():
+                graph.prune()
+            used.update(node.reads())
+            kept.append(node)
         self.nodes = kept[::-1]
 
     def drop_unread(self, candidates: Collection[Node]) -> set[Node]:

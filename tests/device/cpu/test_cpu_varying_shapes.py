@@ -9,7 +9,7 @@ import logging
 import numpy as np
 import pytest
 from judge import onnxruntime_results
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper, parser
 
 import partita
 from partita_cpu.jit.isa import isa
@@ -840,3 +840,26 @@ def test_a_constant_that_is_repeated_once_for_each_image_has_recordings_for_one_
         programs = recorded(compiled)
         assert len(programs) == len(sizes) - 1
         assert len({id(program.recorded.made) for program in programs}) <= 5
+
+
+PARTS = """g (float[N,7,12] x) => (float[a,b,c] y) <int64[1] first = {10}, int64[1] end = {12},
+    int64[1] axis = {2}, float[2] w = {1, 2}> {
+    part = Slice(x, first, end, axis) y = Add(part, w) }"""
+ROWS = """g (float[N,7,12] x, int64[M] i) => (float[a,b,c] y) <int64[2] last = {1, 2},
+    int64[2] other = {7, 12}> {
+    long = Unsqueeze(i, last) length = Shape(i) shape = Concat <axis = 0> (length, other)
+    wide = Expand(long, shape) y = GatherElements <axis = 0> (x, wide) }"""
+
+
+@pytest.mark.parametrize("text", [PARTS, ROWS], ids=["parts of tensors", "indices of rows"])
+@pytest.mark.parametrize("sizes", [(3, 1, 4), (1, 2, 5, 2)], ids=str)
+def test_what_is_rewritten_for_some_sizes_serves_others(text, sizes):
+    proto = parser.parse_model('<ir_version: 10, opset_import: ["": 18]> ' + text)
+    request = partita.Core().compile_model(proto, "CPU").create_infer_request()
+    rng = np.random.default_rng(0)
+    for size in sizes:
+        feeds = {"x": rng.standard_normal((size, 7, 12)).astype(np.float32)}
+        if text is ROWS:
+            feeds["i"] = rng.integers(-size, size, size + 1)
+        (due,) = onnxruntime_results(proto, feeds)
+        np.testing.assert_array_equal(request.infer(feeds)["y"], due)

@@ -5,7 +5,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper, parser
 
 import partita
-from partita.lowering import lower, lower_proto
+from partita.lowering import Graph, lower, lower_proto
 
 
 def parse(text, **opsets):
@@ -113,3 +113,24 @@ def test_a_model_lowers_with_its_friendly_names():
     text = "g (float[3] x) => (float[3] y) { a = Relu(x)  y = Relu(a) }"
     model = partita.Core().read_model(parse(text))
     assert [node.name for node in lower(model).nodes] == [op.name for op in model.ops]
+
+
+def test_nodes_that_are_dropped_stay_as_they_are_for_other_graphs():
+    """A graph is rewritten for some sizes, and its nodes serve for other sizes again."""
+    graph = lower_proto(
+        parse(
+            """g (float[N, 4] x) => (float[N, 2] y, float[N, 4] z) {
+                a, y = Split <axis = 1, num_outputs = 2> (x)
+                b = Neg(a)
+                z = Concat <axis = 1> (b, y)
+            }"""
+        )
+    )
+    split, neg, concat = graph.nodes
+    names = [value.name for value in split.outputs]
+    lesser = Graph(graph.inputs, graph.outputs[:1], [split, neg, concat])
+    lesser.prune()
+    (left,) = lesser.nodes
+    assert left is not split and left.outputs == [None, split.outputs[1]]
+    assert [value.name for value in split.outputs] == names
+    assert (neg.result.name, concat.result.name) == ("b", "z")
