@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import re
 import shlex
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from partita.cli.completion import devices, models
@@ -220,6 +222,33 @@ def parse_shape(text: str) -> tuple[str | None, tuple[int, ...]]:
             f"{text!r} is not a shape; write 1x3x224x224 or NAME=1x3x224x224"
         )
     return match["name"], tuple(int(dim) for dim in re.split(r"[x,]\s*", match["dims"]))
+
+
+def output_file(*suffixes: str) -> Callable[[str], Path]:
+    """The type of an option that names a file to write, as argparse takes it.
+
+    The folder is looked at before the command does its work, which may take minutes.
+
+    Args:
+        suffixes: Endings that the name may have, in lower case, ``""`` for none; by default any.
+    """
+
+    def parsed(text: str) -> Path:
+        path = Path(text)
+        if path.is_dir():
+            raise argparse.ArgumentTypeError(f"{text!r} is a folder; name a file in it")
+        if not path.parent.is_dir():
+            raise argparse.ArgumentTypeError(
+                f"{text!r} cannot be written: there is no folder '{path.parent}'"
+            )
+        if not os.access(path if path.exists() else path.parent, os.W_OK):
+            raise argparse.ArgumentTypeError(f"{text!r} cannot be written: permission denied")
+        if suffixes and path.suffix.lower() not in suffixes:
+            known = " or ".join(f"'{suffix}'" for suffix in suffixes if suffix)
+            raise argparse.ArgumentTypeError(f"{text!r} does not end with {known}")
+        return path
+
+    return parsed
 
 
 def positive_int(text: str) -> int:

@@ -148,5 +148,6 @@ def _write(path: Path, content: bytes) -> None:
         write_private(path, content)
     except OSError as error:
         raise ZooError(
-            f"Cannot write '{path}': {error}. Set {CACHE_VARIABLE} to a folder that can be written."
+            f"Cannot write '{path}': {error}. Name a folder that can be written: --dir, or "
+            f"{CACHE_VARIABLE} for the cache."
         ) from error

@@ -81,3 +81,33 @@ def test_errors_that_name_a_file_keep_it():
     with pytest.raises(BrokenPipeError) as broken, writing(Path("b")):
         raise OSError(errno.EPIPE, "Broken pipe")
     assert broken.value.filename == "b"
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["run", "builtin:digits", "-o", "none/out.npz"], "there is no folder 'none'"),
+        (["run", "builtin:digits", "-o", "."], "is a folder; name a file in it"),
+        (["report", "builtin:digits", "--output", "page.pdf"], "'.html' or '.htm' or '.json'"),
+        (["report", "builtin:digits", "--trace", "none/run.json"], "there is no folder 'none'"),
+        (["plan", "builtin:digits", "--gantt", "page.pdf"], "'.html' or '.htm' or '.svg'"),
+        (["plan", "builtin:digits", "--lock", "none/plan.toml"], "there is no folder 'none'"),
+        (["plan", "builtin:digits", "--save-costs", "none/a.json"], "there is no folder 'none'"),
+        (["plan", "builtin:digits", "--trace", "none/a.json"], "there is no folder 'none'"),
+        (["bisect", "builtin:digits", "--output", "fault"], "does not end with '.onnx'"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_files_that_cannot_be_written_are_refused_before_the_work(argv, said, capsys, monkeypatch):
+    monkeypatch.setattr("partita.core.Core.__init__", lambda self: pytest.fail("it has begun"))
+    with pytest.raises(SystemExit) as ended:
+        main(argv)
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_file_that_may_not_be_written_is_refused_before_the_work(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("os.access", lambda path, mode: path != tmp_path)
+    with pytest.raises(SystemExit):
+        main(["run", "builtin:digits", "-o", str(tmp_path / "out.npz")])
+    assert "cannot be written: permission denied" in capsys.readouterr().err

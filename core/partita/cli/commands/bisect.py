@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from partita import Core
@@ -18,6 +17,7 @@ from partita.cli.arguments import (
     add_model,
     add_shapes,
     device_of,
+    output_file,
     properties_of,
     property_options,
 )
@@ -57,7 +57,7 @@ def add_parser(commands: Commands) -> None:
     )
     parser.add_argument(
         "--output",
-        type=Path,
+        type=output_file(".onnx"),
         metavar="FILE.onnx",
         help="write the fault as a model; its inputs and expected outputs go next to it, into "
         "FILE/test_data_set_0",

@@ -24,6 +24,7 @@ from partita.cli.arguments import (
     add_model,
     add_shapes,
     device_of,
+    output_file,
     properties_of,
 )
 from partita.cli.output import Output
@@ -64,7 +65,7 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "-o",
         "--output",
-        type=Path,
+        type=output_file(),
         metavar="FILE.npz",
         help="write the outputs; '-' writes them to stdout, and what is shown to stderr",
     )

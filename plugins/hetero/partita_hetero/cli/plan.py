@@ -18,6 +18,7 @@ from partita.cli.arguments import (
     add_device,
     add_device_options,
     add_shapes,
+    output_file,
     positive_float,
 )
 from partita.cli.feeds import guess_notes, reshape
@@ -74,7 +75,10 @@ def add_parser(commands: Commands) -> None:
         help="what everything costs; its devices need not exist",
     )
     parser.add_argument(
-        "--save-costs", type=Path, metavar="TABLE.json", help="write what everything costs"
+        "--save-costs",
+        type=output_file(),
+        metavar="TABLE.json",
+        help="write what everything costs",
     )
     parser.add_argument(
         "--objective",
@@ -102,20 +106,20 @@ def _add_files(parser: argparse.ArgumentParser) -> None:
     """Adds the options that name files to write a plan to."""
     parser.add_argument(
         "--lock",
-        type=Path,
+        type=output_file(),
         dest="write_lock",
         metavar="PLAN.toml",
         help="write the placement as a lock file",
     )
     parser.add_argument(
         "--gantt",
-        type=Path,
+        type=output_file("", ".html", ".htm", ".svg"),
         metavar="PLAN.html",
         help="write a chart of the predicted run, as a page or as .svg",
     )
     parser.add_argument(
         "--trace",
-        type=Path,
+        type=output_file(),
         metavar="PLAN.json",
         help="write the predicted run for chrome://tracing and Perfetto",
     )

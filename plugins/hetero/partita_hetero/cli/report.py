@@ -18,6 +18,7 @@ from partita.cli.arguments import (
     add_device_options,
     add_model,
     add_shapes,
+    output_file,
     positive_int,
     properties_of,
 )
@@ -112,13 +113,13 @@ def add_parser(commands: Commands) -> None:
     )
     parser.add_argument(
         "--output",
-        type=Path,
+        type=output_file("", ".html", ".htm", ".json"),
         metavar="REPORT.html",
         help="write it as a page, or as .json to compare another one with it later",
     )
     parser.add_argument(
         "--trace",
-        type=Path,
+        type=output_file(),
         metavar="TRACE.json",
         help="write when everything ran, on all devices and nodes, for Perfetto",
     )
