@@ -311,6 +311,18 @@ def test_constants_per_channel_fold_into_batch_normalization(chain, expected):
     check(model_of(text, weights), expected, x=normal(2, 4, 5, 6))
 
 
+@pytest.mark.parametrize(
+    ("x", "expected"), [((5, 6), "partita::MatMul"), ((2, 4, 6), "MatMul BatchNormalization")]
+)
+def test_batch_normalization_folds_into_a_product_whose_columns_are_the_channels(x, expected):
+    """Of three dimensions the second are channels, though the last may be as many."""
+    sizes = ", ".join(map(str, x))
+    text = f"""g (float[{sizes}] x) => (float[{sizes[:-1]}4] y) {{
+        c = MatMul(x, w) y = BatchNormalization <epsilon = 0.01> (c, s, t, m, v)
+    }}"""
+    check(model_of(text, {"w": normal(6, 4)} | BATCH_NORM), expected, x=normal(*x))
+
+
 ACTIVATIONS = {
     "Relu(c)": Activation(ActivationCode.RELU),
     "Clip(c, low, high)": Activation(ActivationCode.CLIP, -0.5, 1.5),

@@ -138,6 +138,10 @@ class _Epilogue:
         rows = affine_rows(node)
         if rows is None or rows[0].size != self._channels():
             return False
+        if self._node.op_type not in _CONVOLUTIONS and self._node.kind != "Gemm":
+            shape = None if node.inputs[0] is None else node.inputs[0].shape
+            if shape is None or len(shape) != 2:  # its channels may be no columns
+                return False
         return self._scale_and_shift(*rows)
 
     def _take_constant(self, kind: str, first: bool, const: Array, value: Value) -> bool:
