@@ -68,17 +68,25 @@ def run(args: argparse.Namespace, out: Output) -> int:
     times = _measure(core, work, args.device, properties, args.candidates, out)
     better, before, after = winning_choices(times)
     path = keep(find_device(number).identity, better)
-    facts = {
+    result = {
         "device": args.device,
         "products": len(times),
         "improved": len(better),
-        "time of all products": f"{after:.0f} us, was {before:.0f} us",
-        "kept in": "nothing: the cache is turned off" if path is None else str(path),
+        "before_us": round(before, 1),
+        "after_us": round(after, 1),
+        "file": None if path is None else str(path),
+        "choices": better,
     }
     if args.json:
-        out.json({**facts, "choices": better})
-    else:
-        out.facts(facts)
+        out.json(result)
+        return 0
+    out.facts(
+        {
+            **{key: result[key] for key in ("device", "products", "improved")},
+            "time of all products": f"{after:.0f} us, was {before:.0f} us",
+            "kept in": "nothing: the cache is turned off" if path is None else str(path),
+        }
+    )
     return 0
 
 

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -75,9 +76,11 @@ def test_tuning_a_model_keeps_choices_that_later_models_use(monkeypatch, tmp_pat
     path.write_bytes(model.SerializeToString())
     arguments = ["tune", str(path), "-d", "OPENCL", "--property", "TILING=LOCAL"]
     assert main([*arguments, "--candidates", "2", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["products"] == 1
-    [(key, name)] = told["choices"].items()
+    result = json.loads(capsys.readouterr().out)
+    assert result["products"] == 1
+    assert 0 < result["after_us"] <= result["before_us"]
+    assert Path(result["file"]).is_file()
+    [(key, name)] = result["choices"].items()
     assert database.load_database(find_device("").identity) == {key: name}
     asked = []
     monkeypatch.setattr(
