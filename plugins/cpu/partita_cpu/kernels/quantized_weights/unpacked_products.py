@@ -177,11 +177,10 @@ def multiply_unpacked_rows(
                     coming, after = number, chunk + 1
                     if after == end:
                         coming, after = min(number + 1, last - 1), group
-                    packed = panel_of(arrays, sizes, coming * panels).w
-                    packed += blocks * after // chunks * size * COLUMNS * sizes.bits // 8
+                    following = coming * panels, blocks * after // chunks
                     block = blocks * chunk // chunks
                     count = blocks * (chunk + 1) // chunks - block
-                    place = Place(to, number * width, block, count, start, stop, packed)
+                    place = Place(to, number * width, block, count, start, stop, *following)
                     _unpack(arrays, kernels[0], sizes, unpacked, place)
                     _multiply_rows(quantized, arrays, kernels, sizes, unpacked, place)
     last = min(last * panels, -(-sizes.columns // COLUMNS))
@@ -199,7 +198,8 @@ class Place(NamedTuple):
         blocks: How many.
         start: The first row.
         stop: Behind the last one.
-        following: Address of the packed weights that come next.
+        next_panel: The first panel of those that come next.
+        next_block: The first block of these.
     """
 
     w: int
@@ -208,7 +208,8 @@ class Place(NamedTuple):
     blocks: int
     start: int
     stop: int
-    following: int
+    next_panel: int
+    next_block: int
 
 
 @loop(inline=True)
@@ -229,8 +230,8 @@ def _multiply_rows(
 ) -> None:
     """Some rows times some blocks of columns, added to what the blocks before them gave.
 
-    Meanwhile the weights that come next are fetched, panel by panel: a processor does not guess
-    where they are.
+    Meanwhile the weights that come next are fetched, panel by panel, with their scales and zero
+    points: a processor does not guess where they are.
 
     Args:
         quantized: Rows as bytes, with their scales.
@@ -245,18 +246,13 @@ def _multiply_rows(
     term, units = place.block * sizes.size, place.blocks * sizes.size // unit
     pitch = 4 * sizes.columns
     scales = place.w + most_terms(unpacked) * width * factor
-    line = COLUMNS * sizes.bits // 8  # bytes of a panel's weights of one term
-    part, fetched = line * place.blocks * sizes.size, 0
-    row = place.start
+    row, turn = place.start, 0
     while row < place.stop:
         rows = min(MOST_ROWS, place.stop - row)
         while kernels[rows] == 0:
             rows -= 1
-        ahead = place.w
-        if fetched < part * (width // COLUMNS):
-            panel = fetched // part
-            ahead = place.following + line * panel * padded + fetched - panel * part
-            fetched += _LINE_BYTES * units
+        ahead = _ahead(arrays, sizes, width // COLUMNS, place, turn, _LINE_BYTES * units)
+        turn += 1
         of_row = address(quantized) + row * whole
         y = address(arrays.y) + 4 * (row * sizes.columns + place.column)
         source, step = y, pitch
@@ -283,6 +279,35 @@ def _multiply_rows(
             ),
         )
         row += rows
+
+
+@loop(inline=True)
+def _ahead(arrays: Any, sizes: Any, panels: Any, place: Any, turn: Any, step: Any) -> Any:
+    """Address of what a kernel fetches: scales and zero points of each panel, then its weights.
+
+    Args:
+        arrays: Packed weights.
+        sizes: Of rows, columns and blocks.
+        panels: How many come next.
+        place: Where these are.
+        turn: Kernels that were called before.
+        step: Bytes that one fetches.
+    """
+    numbers = 2 * panels if sizes.zeros else panels
+    of_block = sizes.size * COLUMNS * sizes.bits // 8
+    pieces = -(-of_block * place.blocks // step)
+    number = turn - numbers
+    if number >= panels * pieces:
+        return place.w
+    panel = panel_of(
+        arrays, sizes, place.next_panel + (turn % panels if number < 0 else number // pieces)
+    )
+    block = place.next_block
+    if turn < panels:
+        return panel.scales + block * COLUMNS * sizes.scale_bytes
+    if number < 0:
+        return panel.zeros + block * COLUMNS * panel.zero_bytes
+    return panel.w + block * of_block + number % pieces * step
 
 
 @loop
