@@ -24,6 +24,7 @@ from partita.lowering.corrected_reference import corrected_for as corrected_with
 from partita_reference.control_flow import Loop, Scan, SequenceMap
 from partita_reference.decoder import DECODER
 from partita_reference.empty_batches import EMPTY_BATCHES, no_loss
+from partita_reference.machine_learning.categories import CATEGORIES
 from partita_reference.machine_learning.decision_trees import DECISION_TREES
 from partita_reference.machine_learning.vector_machines import SVMClassifier
 from partita_reference.mixture import MIXTURES
@@ -44,8 +45,8 @@ from partita_reference.texts.operators import (
     RegexFullMatch,
     StringNormalizer,
     StringSplit,
-    TfIdfVectorizer,
 )
+from partita_reference.texts.tokens import TfIdfVectorizer, Tokenizer
 
 MOST_SAMPLES = 1 << 22
 """Samples of an image that are taken so."""
@@ -200,4 +201,13 @@ def corrected_for(opset: int) -> tuple[type[OpRun], ...]:
         dividing_as_scales(fixed) if opset >= 23 and fixed.__name__ == "QuantizeLinear" else fixed
         for fixed in corrected_with(opset, own)
     ]
-    return (*shared, *DECISION_TREES, *DECODER, *MIXTURES, *QUANTIZED_WEIGHTS, *REGIONS)
+    return (
+        *shared,
+        *CATEGORIES,
+        *DECISION_TREES,
+        *DECODER,
+        *MIXTURES,
+        *QUANTIZED_WEIGHTS,
+        *REGIONS,
+        Tokenizer,
+    )

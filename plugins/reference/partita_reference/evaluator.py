@@ -34,6 +34,7 @@ from partita_reference.extensions import python_operators
 from partita_reference.properties import ReferenceProperties
 from partita_reference.recurrent import ACTIVATIONS
 from partita_reference.texts.pattern import steps_of
+from partita_reference.texts.tokens import refused_tokens
 
 _OTHER_DOMAINS = {
     "ai.onnx.ml": "onnx.reference.ops.aionnxml",
@@ -94,6 +95,10 @@ def _unread(node: ir.Node) -> str | None:
 
 def _unreadable(node: ir.Node) -> str | None:
     """What is wrong with the pattern of an operation that has one."""
+    if (node.domain, node.op_type) == ("com.microsoft", "Tokenizer"):
+        given = node.attributes.get("separators")
+        separators = () if given is None else given.as_strings()
+        return refused_tokens(separators, node.attributes.get_string("tokenexp", ""))
     if (node.domain, node.op_type) != ("", "RegexFullMatch"):
         return None
     try:

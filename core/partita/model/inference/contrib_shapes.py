@@ -25,6 +25,9 @@ _MICROSOFT = "com.microsoft"
 FLOAT = 1
 """The type float32, by its number in protobufs."""
 
+INT64 = 7
+"""The type int64, by its number in protobufs."""
+
 BOOL = 9
 """The type bool, by its number in protobufs."""
 
@@ -391,6 +394,14 @@ def _gather_block_quantized(writer: ModelWriter, graph: onnx.GraphProto, node: i
     gather.attribute.add(name="axis", type=2, i=_integer(node, "gather_axis", 0, -1))
 
 
+def _tokenizer(writer: ModelWriter, graph: onnx.GraphProto, node: ir.Node) -> None:
+    """Texts, of which nobody knows how many: in a shape that is computed."""
+    given, made = name_at(node.inputs, 0), name_at(node.outputs, 0)
+    if given and made:
+        sizes = writer.source(made, INT64, [None])
+        graph.node.add(op_type="Reshape", input=[given, sizes], output=[made])
+
+
 _STAND_INS: dict[str, _StandIn] = {
     **OPTIMIZER_STAND_INS,
     **dict.fromkeys(_LIKE_FIRST, _like_first),
@@ -398,6 +409,7 @@ _STAND_INS: dict[str, _StandIn] = {
     "MatMulNBits": _mat_mul_n_bits,
     "GatherBlockQuantized": _gather_block_quantized,
     "SimplifiedLayerNormalization": _typed_by_scale,
+    "Tokenizer": _tokenizer,
 }
 
 _OF_ONNX: dict[str, _StandIn] = {

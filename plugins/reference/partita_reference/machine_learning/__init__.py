@@ -1,1 +1,1 @@
-"""Operators of ONNX-ML, domain ai.onnx.ml: decision trees, support vector machines."""
+"""Operators of ONNX-ML, domain ai.onnx.ml: decision trees, vector machines, categories."""

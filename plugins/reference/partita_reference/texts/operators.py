@@ -6,10 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import onnx
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops.op_string_split import StringSplit as OriginalStringSplit
-from onnx.reference.ops.op_tfidf_vectorizer import TfIdfVectorizer as OriginalTfIdfVectorizer
 
 from partita_reference.texts.matching import matches
 from partita_reference.texts.pattern import steps_of
@@ -57,25 +55,3 @@ class StringSplit(OriginalStringSplit):
             np.atleast_1d(x), delimiter, maxsplit
         )
         return results if x.ndim else tuple(result[0, ...] for result in results)
-
-
-class TfIdfVectorizer(OriginalTfIdfVectorizer):
-    """The original takes weights of n-grams for those of the places to which these are written.
-
-    It also fails where weights are left out, which are ones then.
-    """
-
-    def __init__(self, onnx_node: onnx.NodeProto, run_params: Any) -> None:
-        super().__init__(onnx_node, run_params)  # type: ignore[no-untyped-call]  # onnx
-        self._places = np.array(self.ngram_indexes_)
-        self.ngram_indexes_ = range(self._places.size)  # counted each by itself
-        self.output_size_ = self._places.size
-        self.weights_ = self.weights_ or []  # what the original takes for ones
-
-    def output_result(self, B: int, frequencies: list[int]) -> np.ndarray[Any, Any]:  # noqa: N803  # onnx
-        """Counts and weights of n-grams, each written to its place."""
-        each: np.ndarray[Any, Any] = super().output_result(B, frequencies)
-        result = np.zeros((*each.shape[:-1], int(self._places.max()) + 1), each.dtype)
-        for place, column in zip(self._places.tolist(), np.moveaxis(each, -1, 0), strict=True):
-            result[..., place] += column
-        return result
