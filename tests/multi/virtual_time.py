@@ -21,6 +21,8 @@ class VirtualTime:
         now: Seconds since the beginning.
         worked: Device to the seconds for which it has worked.
         computed: Processor seconds of all devices, with those of threads that spin.
+        load: The share of the processors that other processes use until ``loaded_until``; devices
+            take so much longer.
         spinner: The device whose threads spin until ``spins_until``, when it has not worked since.
     """
 
@@ -29,6 +31,7 @@ class VirtualTime:
         self.worked = Counter()
         self.computed = 0.0
         self.spinner, self.spins_until = "", 0.0
+        self.load, self.loaded_until, self.others = 0.0, float("inf"), 0.0
 
     def seconds(self):
         return self.now
@@ -36,6 +39,8 @@ class VirtualTime:
     def sleep(self, seconds, device=""):
         if device and device != self.spinner and self.now < self.spins_until:
             seconds *= SHARED
+        if self.now < self.loaded_until:
+            seconds /= 1 - self.load
         self.worked[device] += seconds + CALL
         self.computed += seconds + CALL
         self.rest(seconds + CALL)
@@ -43,7 +48,11 @@ class VirtualTime:
     def rest(self, seconds):
         """Lets time pass in which nothing works, but for threads that spin."""
         self.computed += max(0.0, min(seconds, self.spins_until - self.now))
+        self.others += self.load * max(0.0, min(seconds, self.loaded_until - self.now))
         self.now += seconds
+
+    def others_seconds(self):
+        return self.others
 
     def spin(self, seconds, device):
         """Has idle threads of a device look for work for so long."""
@@ -107,6 +116,7 @@ def install(patch):
     """Lets HETERO measure in virtual time."""
     patch.setattr(clock, "seconds", TIME.seconds)
     patch.setattr(clock, "processor_seconds", TIME.processor_seconds)
+    patch.setattr(clock, "others_seconds", TIME.others_seconds)
     patch.setattr(clock, "sleep", TIME.rest)
     patch.setattr(fakes, "time", TIME)
     patch.setattr(lossy, "time", TIME)

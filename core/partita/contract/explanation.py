@@ -131,6 +131,10 @@ class Candidate:
         return f"{text}: {self.failure}" if self.failure else text
 
 
+QUIET = 0.1
+"""The share of the processors that others may use of a machine that counts as quiet."""
+
+
 @dataclass(frozen=True, slots=True)
 class DecoderRates:
     """The predicted speed of a decoder, in tokens per second.
@@ -140,12 +144,15 @@ class DecoderRates:
         decode: Speed of generating tokens while the cache is full.
         decode_at_start: Speed of generating tokens while the cache is empty.
         context: Capacity of the cache in tokens.
+        busy: The share of the processors that other processes used at most while the devices were
+            measured; beyond `QUIET` the prediction may be too low.
     """
 
     prefill: float
     decode: float
     decode_at_start: float
     context: int
+    busy: float = 0.0
 
     def decode_behind(self, tokens: float) -> float:
         """Speed of generating tokens, in tokens per second, when the cache holds ``tokens``.

@@ -18,6 +18,7 @@ from partita_hetero.cost import attention_probe
 from partita_hetero.cost import device_speed as probes
 from partita_hetero.cost.attention_probe import AttentionShape, AttentionSpeed, speed_of_attention
 from partita_hetero.cost.database import Database
+from partita_hetero.cost.machine_load import MachineLoad
 from partita_hetero.cost.token_work import PLAIN, TokenWork, WeightFormat
 from partita_hetero.partition.op_graph import OpGraph
 from partita_hetero.placement import lock_file
@@ -402,7 +403,7 @@ def probe(monkeypatch, tmp_path):
         )
         with Database(tmp_path / "costs.sqlite3") as database:
             name = device.device_name
-            probed = probes.ProbedDevice(devices, name, "key", database)
+            probed = probes.ProbedDevice(devices, name, "key", database, MachineLoad())
             return probes.device_speed(probed, set(formats), nbytes, side)
 
     return measure
@@ -519,7 +520,8 @@ def test_attention_is_told_by_probes_of_its_own_sizes(monkeypatch, tmp_path):
     properties = HeteroProperties(MULTI_DEVICE_PRIORITIES="CPU")
     devices = DeviceList(core.device_api, "HETERO", properties)
     with Database(tmp_path / "costs.sqlite3") as database:
-        arguments = (probes.ProbedDevice(devices, "CPU", "key", database), set(), 1000, 64)
+        probed = probes.ProbedDevice(devices, "CPU", "key", database, MachineLoad())
+        arguments = (probed, set(), 1000, 64)
         speed = probes.device_speed(*arguments, ATTENTION)
         assert speed.attention.read > 0
         assert speed.attention.multiply > 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from decoders import grouped_decoder
@@ -195,6 +196,21 @@ def test_the_command_keeps_limits_and_tells_predictions(command, path, core):
     predicted = json.loads(out)["predicted"]
     assert predicted["prefill"] > 0
     assert predicted["decode"] > 0
+
+
+def test_the_command_says_that_devices_were_measured_on_a_busy_machine(command, monkeypatch):
+    told = decoder_plan.describe_devices
+
+    def busy(**args):
+        return [replace(one, busy=0.63) for one in told(**args)]
+
+    options = ["--context", 64, "--max-new-tokens", 9]
+    said = "; devices were measured while other processes used 63% of the processors"
+    _, _, err = command(*options)
+    assert said not in err
+    monkeypatch.setattr(decoder_plan, "describe_devices", busy)
+    _, _, err = command(*options)
+    assert err.splitlines()[-1].endswith(said)
 
 
 def test_the_command_tells_the_length_of_prompt_and_answer(command, monkeypatch):

@@ -19,7 +19,7 @@ Work = Callable[[Value], Value]
 
 
 class Draft(Protocol):
-    """What a model that is being written shall have."""
+    """What is asked of a model that is being written."""
 
     makeup: Makeup
     number: int

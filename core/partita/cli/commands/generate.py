@@ -21,6 +21,7 @@ from partita.cli.arguments import (
 )
 from partita.cli.output import Output, megabytes
 from partita.contract.device_plugin import DecoderRequest
+from partita.contract.explanation import QUIET
 from partita.errors import InputError, PartitaError, in_words
 from partita.generate import model_source
 from partita.generate.caches.cache_types import CACHE_TYPES
@@ -298,7 +299,12 @@ def _predicted(generator: Generator) -> dict[str, float] | None:
         return None
     done = generator.statistics
     tokens = done.decode_places / max(1, done.decode_runs)
-    return {"prefill": decision.rates.prefill, "decode": decision.rates.decode_behind(tokens)}
+    rates = decision.rates
+    return {
+        "prefill": rates.prefill,
+        "decode": rates.decode_behind(tokens),
+        "busy": rates.busy,
+    }
 
 
 def _lines(summary: Mapping[str, Any]) -> Iterator[str]:
@@ -334,4 +340,9 @@ def _lines(summary: Mapping[str, Any]) -> Iterator[str]:
         measured = summary[phase]["tokens_per_second"]
         suffix = "" if measured is None else f", {measured:.1f} measured"
         rates.append(f"{predicted[phase]:.1f} {what} predicted{suffix}")
+    if predicted["busy"] > QUIET:
+        rates.append(
+            f"devices were measured while other processes used {predicted['busy']:.0%} of the "
+            "processors"
+        )
     yield f"{summary['placement']}; tokens/s: {'; '.join(rates)}"

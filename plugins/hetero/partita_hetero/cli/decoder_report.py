@@ -89,6 +89,7 @@ def _print_facts(plan: DecoderPlan, out: Output) -> None:
             "bound": f"{plan.bound_us / 1e3:,.1f} ms, by the same costs: this placement is at most "
             f"{plan.gap:.1%} above the optimum",
             **({"tied weights": "; ".join(map(str, plan.tied))} if plan.tied else {}),
+            **({"note": ". ".join(plan.notes)} if plan.notes else {}),
             "found in": f"{plan.seconds:.2f} s; nothing of the model was loaded",
         }
     )

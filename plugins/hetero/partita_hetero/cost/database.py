@@ -23,10 +23,11 @@ from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
 _log = logging.getLogger("partita.hetero")
 
 FILE = "costs.sqlite3"
-VERSION = 2
+VERSION = 3
 """Of what costs mean, and of the tables; a file of another version is set aside.
 
 In version 1 all that a kernel computed counted as its first operation, and the others as nothing.
+In version 2 nobody knew how busy the machine had been.
 """
 
 BUSY_SECONDS = 20.0
@@ -39,11 +40,12 @@ _SCHEMA = """
 CREATE TABLE IF NOT EXISTS device (id TEXT PRIMARY KEY, fingerprint TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS cost (
     device TEXT NOT NULL, work TEXT NOT NULL, seconds REAL NOT NULL, samples INTEGER NOT NULL,
-    how TEXT NOT NULL, label TEXT NOT NULL, created REAL NOT NULL, PRIMARY KEY (device, work)
+    how TEXT NOT NULL, label TEXT NOT NULL, busy REAL NOT NULL, created REAL NOT NULL,
+    PRIMARY KEY (device, work)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS link (
     source TEXT NOT NULL, target TEXT NOT NULL, latency REAL NOT NULL, per_byte REAL NOT NULL,
-    created REAL NOT NULL, PRIMARY KEY (source, target)
+    busy REAL NOT NULL, created REAL NOT NULL, PRIMARY KEY (source, target)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS decision (
     id TEXT PRIMARY KEY, content TEXT NOT NULL, created REAL NOT NULL
@@ -64,6 +66,7 @@ class Cost:
         samples: How many runs it is the median of.
         how: ``"measured"`` by itself, or ``"profiled"`` inside a larger submodel.
         label: What it is, for people.
+        busy: The share of the processors that others used meanwhile, see `machine_load`.
     """
 
     device: str
@@ -72,6 +75,7 @@ class Cost:
     samples: int
     how: str
     label: str
+    busy: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +87,14 @@ class LinkCost:
         target: Key of the device that reads it, or ``"host"``.
         latency: float that every tensor takes.
         per_byte: float that each byte takes on top.
+        busy: The share of the processors that others used meanwhile, see `machine_load`.
     """
 
     source: str
     target: str
     latency: float
     per_byte: float
+    busy: float = 0.0
 
 
 def cost_folder() -> Path | None:
@@ -159,7 +165,7 @@ class Database:
         """What is known of the way between two devices."""
         row = self._run(
             lambda c: c.execute(
-                "SELECT source, target, latency, per_byte FROM link "
+                "SELECT source, target, latency, per_byte, busy FROM link "
                 "WHERE source = ? AND target = ?",
                 [source, target],
             ).fetchone()
@@ -326,10 +332,10 @@ def _log_ahead(connection: sqlite3.Connection) -> None:
 
 def _select_costs(
     connection: sqlite3.Connection, device: str, works: Sequence[str]
-) -> list[tuple[str, str, float, int, str, str]]:
+) -> list[tuple[str, str, float, int, str, str, float]]:
     marks = ",".join("?" * len(works))
     query = (
-        "SELECT device, work, seconds, samples, how, label FROM cost "  # noqa: S608  # only marks
+        "SELECT device, work, seconds, samples, how, label, busy FROM cost "  # noqa: S608  # only marks
         f"WHERE device = ? AND work IN ({marks})"
     )
     return connection.execute(query, [device, *works]).fetchall()
@@ -346,8 +352,8 @@ def _insert_costs(connection: sqlite3.Connection, costs: Sequence[Cost]) -> None
     """Adds or replaces; deletes the older half where there are too many."""
     now = time.time()
     connection.executemany(
-        "INSERT OR REPLACE INTO cost VALUES (?,?,?,?,?,?,?)",
-        [(c.device, c.work, c.seconds, c.samples, c.how, c.label, now) for c in costs],
+        "INSERT OR REPLACE INTO cost VALUES (?,?,?,?,?,?,?,?)",
+        [(c.device, c.work, c.seconds, c.samples, c.how, c.label, c.busy, now) for c in costs],
     )
     count = connection.execute("SELECT count(*) FROM cost").fetchone()[0]
     if count > MOST_ROWS:
@@ -359,5 +365,5 @@ def _insert_costs(connection: sqlite3.Connection, costs: Sequence[Cost]) -> None
 
 
 def _insert_link(connection: sqlite3.Connection, link: LinkCost) -> None:
-    row = [link.source, link.target, link.latency, link.per_byte, time.time()]
-    connection.execute("INSERT OR REPLACE INTO link VALUES (?,?,?,?,?)", row)
+    row = [link.source, link.target, link.latency, link.per_byte, link.busy, time.time()]
+    connection.execute("INSERT OR REPLACE INTO link VALUES (?,?,?,?,?,?)", row)

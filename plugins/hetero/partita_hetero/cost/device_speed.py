@@ -29,6 +29,7 @@ from partita_hetero.cost.attention_probe import (
     speed_of_attention,
 )
 from partita_hetero.cost.database import Cost, Database
+from partita_hetero.cost.machine_load import LoadWatch, MachineLoad
 from partita_hetero.cost.timing import Effort, median_of
 from partita_hetero.cost.token_work import PLAIN, TokenWork, WeightFormat
 from partita_hetero.placement.device_list import DeviceList
@@ -68,12 +69,14 @@ class DeviceSpeed:
         op_seconds: What an operation takes besides.
         attention: How fast attention over a cache is; ``None`` for as fast as products without a
             matrix of weights, and their reading.
+        busy: The share of the processors that others used at most while it was measured.
     """
 
     read: Mapping[WeightFormat, float]
     multiply: Mapping[WeightFormat, float]
     op_seconds: float
     attention: AttentionSpeed | None = None
+    busy: float = 0.0
 
     def reading_seconds(self, work: TokenWork) -> float:
         """Time to read all that some work reads, each at the fastest that a probe read it."""
@@ -100,15 +103,35 @@ class DeviceSpeed:
 
 
 class _Products(NamedTuple):
-    """Products one after another, each with a square matrix of its own, and how long they took."""
+    """Products one after another, each with a square matrix of its own, and how long they took.
+
+    Attributes:
+        side: Of the matrices.
+        number: How many.
+        seconds: What all took.
+        busy: The share of the processors that others used meanwhile.
+    """
 
     side: int
     number: int
     seconds: float
+    busy: float
 
     def beside(self, op_seconds: float) -> float:
         """Seconds without what operations take besides; at least a tenth of all."""
         return max(self.seconds - self.number * op_seconds, self.seconds / 10)
+
+
+class _Timed(NamedTuple):
+    """What a probe told.
+
+    Attributes:
+        seconds: Of a run.
+        busy: The share of the processors that others used meanwhile.
+    """
+
+    seconds: float
+    busy: float
 
 
 class ProbedDevice(NamedTuple):
@@ -119,12 +142,14 @@ class ProbedDevice(NamedTuple):
         name: The device.
         key: Its key in the database.
         database: Where costs are kept.
+        load: How busy the machine is.
     """
 
     devices: DeviceList
     name: str
     key: str
     database: Database
+    load: MachineLoad
 
     def takes(self, kind: WeightFormat) -> bool:
         """Whether the device takes products with weights of a format at all, if they are few."""
@@ -135,18 +160,23 @@ class ProbedDevice(NamedTuple):
             _log.info("%s cannot be asked about a probe: %s", self.name, in_words(error))
             return False
 
-    def known(self, work: str, measure: Callable[[], float | None]) -> float | None:
-        """Seconds of a probe; what a device does not take is asked again each time."""
+    def known(self, work: str, measure: Callable[[], _Timed | None]) -> Cost | None:
+        """What a probe tells; what a device does not take is asked again each time."""
         label = f"decoder probe: {work}"
-        found = self.database.costs(self.key, [label]).get(label)
-        if found is not None:
-            return found.seconds
-        seconds = measure()
-        if seconds is not None:
-            self.database.add_costs([Cost(self.key, label, seconds, 1, "measured", work)])
-        return seconds
 
-    def run(self, model: Model, effort: Effort = EFFORT) -> float | None:
+        def measured() -> Cost | None:
+            timed = measure()
+            if timed is None:
+                return None
+            return Cost(self.key, label, timed.seconds, 1, "measured", work, timed.busy)
+
+        known = self.database.costs(self.key, [label]).get(label)
+        found = self.load.best(known, measured)
+        if found is not None and found is not known:
+            self.database.add_costs([found])
+        return found
+
+    def run(self, model: Model, effort: Effort = EFFORT) -> _Timed | None:
         """Seconds of a run; ``None`` if the device does not take the model."""
         core = self.devices.core
         try:
@@ -158,13 +188,14 @@ class ProbedDevice(NamedTuple):
             _log.info("%s does not run a probe: %s", self.name, in_words(error))
             return None
 
-    def op_seconds(self) -> float | None:
+    def op_seconds(self) -> _Timed | None:
         """Seconds of an operation in a row of operations, without what a run takes by itself."""
         many = self.run(probe_model(PLAIN, TINY_SIDE, TINY_PRODUCTS, 1), TINY_EFFORT)
         few = self.run(probe_model(PLAIN, TINY_SIDE, 1, 1), TINY_EFFORT)
         if many is None or few is None:
             return None
-        return max(0.0, many - few) / (TINY_PRODUCTS - 1)
+        seconds = max(0.0, many.seconds - few.seconds) / (TINY_PRODUCTS - 1)
+        return _Timed(seconds, max(many.busy, few.busy))
 
     def first_taken(
         self, kind: WeightFormat, side: int, count: int, rows: int, effort: Effort
@@ -179,14 +210,14 @@ class ProbedDevice(NamedTuple):
             effort: How long to measure.
         """
         for one, matrices in _ever_less(side, count, max(TINY_SIDE, kind.block)):
-            seconds = self._product_seconds(kind, one, matrices, rows, effort)
-            if seconds is not None:
-                return _Products(one, matrices, seconds)
+            found = self._products(kind, one, matrices, rows, effort)
+            if found is not None:
+                return _Products(one, matrices, found.seconds, found.busy)
         return None
 
-    def _product_seconds(
+    def _products(
         self, kind: WeightFormat, side: int, count: int, rows: int, effort: Effort
-    ) -> float | None:
+    ) -> Cost | None:
         work = f"{rows} rows of {kind} by {count} of {side}"
         return self.known(work, lambda: self.run(probe_model(kind, side, count, rows), effort))
 
@@ -221,6 +252,7 @@ def device_speed(
         )
     read: dict[WeightFormat, float] = {}
     multiply: dict[WeightFormat, float] = {}
+    busy = [op.busy]
     size = next((size for size in READ_BYTES if size >= weight_bytes), READ_BYTES[-1])
     side = min(SIDES, key=lambda one: abs(math.log2(one / max(side, 1))))
     for kind in sorted({PLAIN, *formats}, key=str):
@@ -233,8 +265,9 @@ def device_speed(
             continue
         nbytes = reading.number * _matrix_bytes(kind, reading.side)
         products = MANY_ROWS * many.side**2 * many.number
-        read[kind] = nbytes / reading.beside(op)
-        multiply[kind] = products / many.beside(op)
+        read[kind] = nbytes / reading.beside(op.seconds)
+        multiply[kind] = products / many.beside(op.seconds)
+        busy += [reading.busy, many.busy]
     if PLAIN not in read:
         raise PlanError(
             f"Device '{device.name}' cannot be measured: it runs no MatMul of {MANY_ROWS} rows of "
@@ -242,15 +275,17 @@ def device_speed(
         )
     attending = None
     if attention is not None:
-        times = {
+        found = {
             probe: device.known(
                 f"attention in place, {probe}: {attention}",
                 partial(device.run, attention_model(attention, probe)),
             )
             for probe in PROBES
         }
+        busy += [cost.busy for cost in found.values() if cost is not None]
+        times = {probe: None if cost is None else cost.seconds for probe, cost in found.items()}
         attending = speed_of_attention(attention, times)
-    return DeviceSpeed(read, multiply, op, attending)
+    return DeviceSpeed(read, multiply, op.seconds, attending, max(busy))
 
 
 def _ever_less(side: int, count: int, least: int) -> Iterator[tuple[int, int]]:
@@ -272,8 +307,8 @@ def _matrix_bytes(kind: WeightFormat, side: int) -> int:
     return side**2 * kind.bits // 8 + scales
 
 
-def _measured(core: CoreAPI, device: str, compiled: DeviceModel, effort: Effort) -> float:
-    """Seconds of a run, with what the device updates in place in memory of its own choice."""
+def _measured(core: CoreAPI, device: str, compiled: DeviceModel, effort: Effort) -> _Timed:
+    """A run, with what the device updates in place in memory of its own choice."""
     in_place = compiled.in_place_outputs()
     inputs: list[partita.Tensor] = []
     for port in compiled.inputs:
@@ -296,8 +331,9 @@ def _measured(core: CoreAPI, device: str, compiled: DeviceModel, effort: Effort)
             read = (one for one, given in zip(results, outputs, strict=True) if given is None)
             return [one.numpy() for one in read]
 
+        watch = LoadWatch()
         # The best would be a promise: where machines share their memory, it comes now and then.
-        return median_of(call, effort)[0]
+        return _Timed(median_of(call, effort)[0], watch.share())
     finally:
         runner.close()
 

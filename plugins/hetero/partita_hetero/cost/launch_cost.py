@@ -11,6 +11,7 @@ from partita.contract.core_api import CoreAPI
 from partita.errors import PLUGIN_FAILURES, in_words
 from partita.tensors.tensor import HostTensor
 from partita_hetero.cost.database import Cost, Database
+from partita_hetero.cost.machine_load import LoadWatch, MachineLoad
 from partita_hetero.cost.timing import Effort, median_of
 from partita_hetero.placement.device_list import DeviceList
 
@@ -25,30 +26,39 @@ CANDIDATES = ("Relu", "Neg", "Identity", "Sigmoid", "Exp")
 """Operators that nearly every device takes one of."""
 
 
-def launch_cost(devices: DeviceList, device: str, key: str, database: Database) -> float | None:
-    """Seconds; ``None`` if the device runs none of the tiny models.
+def launch_cost(
+    devices: DeviceList, device: str, key: str, database: Database, load: MachineLoad
+) -> Cost | None:
+    """What a launch takes; ``None`` if the device runs none of the tiny models.
 
     Args:
         devices: Of the compile at hand.
         device: The device.
         key: Its key in the database.
         database: Where costs are kept.
+        load: How busy the machine is.
     """
     known = database.costs(key, [WORK]).get(WORK)
-    if known is not None:
-        return known.seconds
+    found = load.best(known, lambda: _measured(devices, device, key))
+    if found is not None and found is not known:
+        database.add_costs([found])
+    return found
+
+
+def _measured(devices: DeviceList, device: str, key: str) -> Cost | None:
     for op_type in CANDIDATES:
         model = _tiny(op_type)
         try:
             if len(devices.ask(model, device)) != 1:
                 continue
             compiled = devices.core.compile_model(model, device, devices.config(device))
+            watch = LoadWatch()
             seconds, samples = _measure(devices.core, device, compiled)
         except PLUGIN_FAILURES as error:  # whatever a broken device raises
             _log.info("%s does not run one %s: %s", device, op_type, in_words(error))
             continue
-        database.add_costs([Cost(key, WORK, seconds, samples, "measured", f"one {op_type}")])
-        return seconds
+        label = f"one {op_type}"
+        return Cost(key, WORK, seconds, samples, "measured", label, watch.share())
     return None
 
 

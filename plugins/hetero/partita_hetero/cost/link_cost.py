@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from partita.contract.core_api import CoreAPI
 from partita.tensors.tensor import HOST, HostTensor, Tensor
 from partita_hetero.cost.database import Database, LinkCost
+from partita_hetero.cost.machine_load import LoadWatch, MachineLoad
 from partita_hetero.cost.timing import Effort, median_of
 
 SIZES = (4 << 10, 64 << 10, 1 << 20, 8 << 20)
@@ -30,9 +31,26 @@ def works_on_host(core: CoreAPI, device: str) -> bool:
     return core.device_info(device).memory == HOST
 
 
+class BothWays(NamedTuple):
+    """The links between the host and a device.
+
+    Attributes:
+        there: From the host.
+        back: To the host.
+    """
+
+    there: LinkCost
+    back: LinkCost
+
+    @property
+    def busy(self) -> float:
+        """The share of the processors that others used while they were measured."""
+        return max(self.there.busy, self.back.busy)
+
+
 def link_costs(
-    core: CoreAPI, device: str, key: str, database: Database
-) -> tuple[LinkCost, LinkCost]:
+    core: CoreAPI, device: str, key: str, database: Database, load: MachineLoad
+) -> BothWays:
     """From the host to a device and back, measured unless the database knows.
 
     Args:
@@ -40,10 +58,19 @@ def link_costs(
         device: A device with a memory of its own.
         key: Its key in the database.
         database: Where costs are kept.
+        load: How busy the machine is.
     """
     there, back = database.link(HOST, key), database.link(key, HOST)
-    if there is not None and back is not None:
-        return there, back
+    known = None if there is None or back is None else BothWays(there, back)
+    found = load.best(known, lambda: _measured(core, device, key))
+    if found is not known:
+        for link in found:
+            database.add_link(link)
+    return found
+
+
+def _measured(core: CoreAPI, device: str, key: str) -> BothWays:
+    watch = LoadWatch()
     up, down = [], []
     for nbytes in SIZES:
         tensor = HostTensor(_block(core, device, nbytes))
@@ -51,15 +78,19 @@ def link_costs(
         down.append(median_of(functools.partial(on_device.copy_to, tensor), EFFORT)[0])
         both = median_of(functools.partial(_there_and_back, core, device, tensor), EFFORT)[0]
         up.append(max(0.0, both - down[-1]))  # an upload may go on after the call
-    there = LinkCost(HOST, key, *fit(SIZES, up))
-    back = LinkCost(key, HOST, *fit(SIZES, down))
-    database.add_link(there)
-    database.add_link(back)
-    return there, back
+    busy = watch.share()
+    return BothWays(
+        LinkCost(HOST, key, *fit(SIZES, up), busy), LinkCost(key, HOST, *fit(SIZES, down), busy)
+    )
 
 
 def direct_cost(
-    core: CoreAPI, source: str, target: str, keys: tuple[str, str], database: Database
+    core: CoreAPI,
+    source: str,
+    target: str,
+    keys: tuple[str, str],
+    database: Database,
+    load: MachineLoad,
 ) -> LinkCost:
     """From a device to another one that reads its memory itself, measured unless it is known.
 
@@ -72,20 +103,24 @@ def direct_cost(
         target: A device that can share it.
         keys: Theirs in the database.
         database: Where costs are kept.
+        load: How busy the machine is.
     """
     known = database.link(*keys)
-    if known is not None:
-        return known
-    seconds = []
+    found = load.best(known, lambda: _measured_between(core, source, target, keys))
+    if found is not known:
+        database.add_link(found)
+    return found
+
+
+def _measured_between(core: CoreAPI, source: str, target: str, keys: tuple[str, str]) -> LinkCost:
+    watch, seconds = LoadWatch(), []
     for nbytes in SIZES:
         tensor = HostTensor(_block(core, source, nbytes))
         first = median_of(functools.partial(core.transfer_to, source, tensor), EFFORT)[0]
         on_from_there = functools.partial(_there_and_on, core, source, target, tensor)
         both = median_of(on_from_there, EFFORT)[0]
         seconds.append(max(0.0, both - first))
-    cost = LinkCost(*keys, *fit(SIZES, seconds))
-    database.add_link(cost)
-    return cost
+    return LinkCost(*keys, *fit(SIZES, seconds), watch.share())
 
 
 def _block(core: CoreAPI, device: str, nbytes: int) -> np.ndarray[Any, Any]:

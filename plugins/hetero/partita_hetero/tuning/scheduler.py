@@ -23,6 +23,7 @@ from partita_hetero.cost.database import Database
 from partita_hetero.cost.fusion_groups import group
 from partita_hetero.cost.launch_cost import launch_cost
 from partita_hetero.cost.link_cost import direct_cost, link_costs, works_on_host
+from partita_hetero.cost.machine_load import MachineLoad
 from partita_hetero.cost.signature import Signatures
 from partita_hetero.placement.decision import ChosenPlacement, restore, store
 from partita_hetero.planner.problem.problem import Problem
@@ -317,18 +318,19 @@ class Scheduler:
         """Fills the table; each device that can has run what it takes of the model."""
         profile = Profile(self._compilation, self._sized, table, database, self._signatures)
         profile.notes += _notes_on_sizes(self._sized)
+        load = MachineLoad()
         for device in table.devices:
-            launch = launch_cost(self._devices, device.name, device.key, database)
+            launch = launch_cost(self._devices, device.name, device.key, database, load)
             if launch is None:
                 profile.notes.append(f"What a launch on {device.name} takes is not known.")
-            device.launch = launch or 0.0
+            device.launch = launch.seconds if launch else 0.0
             if not works_on_host(self._core, device.name):
-                device.links = link_costs(self._core, device.name, device.key, database)
+                device.links = link_costs(self._core, device.name, device.key, database, load)
             profile.recall(device)
         for source, target in self._sharing(table.devices):
             if self._memory(source) != self._memory(target):
                 keys = source.key, target.key
-                found = direct_cost(self._core, source.name, target.name, keys, database)
+                found = direct_cost(self._core, source.name, target.name, keys, database, load)
                 source.direct[target.name] = found
         contest = Contest(
             self._compilation,

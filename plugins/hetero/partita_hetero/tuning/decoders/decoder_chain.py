@@ -20,6 +20,7 @@ from partita_hetero.cost.database import Database, LinkCost
 from partita_hetero.cost.device_speed import DeviceSpeed, ProbedDevice, device_speed
 from partita_hetero.cost.launch_cost import launch_cost
 from partita_hetero.cost.link_cost import link_costs, works_on_host
+from partita_hetero.cost.machine_load import MachineLoad
 from partita_hetero.cost.token_work import DecoderWork, TokenWork, WeightFormat
 from partita_hetero.cost.weight_readers import TiedTable
 from partita_hetero.partition.decoder_layers import LayerOps, cache_inputs, decoder_layers
@@ -80,6 +81,7 @@ class DecoderDevice:
         launch: Seconds to start a submodel.
         links: From the host and to the host; ``None`` if it works in host memory.
         is_reference: Whether it is a last resort.
+        busy: The share of the processors that others used at most while all that was measured.
     """
 
     name: str
@@ -88,6 +90,7 @@ class DecoderDevice:
     launch: float = 0.0
     links: tuple[LinkCost, LinkCost] | None = None
     is_reference: bool = False
+    busy: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -170,21 +173,25 @@ def describe_devices(
     Raises:
         PlanError: A device cannot be measured.
     """
-    core, found = devices.core, []
+    core, found, load = devices.core, [], MachineLoad()
     with Database() as database:
         for name in names:
             info = core.device_info(name)
             key = database.add_device(core.fingerprint(name, devices.config(name)))
             on_host = works_on_host(core, name)
-            probed = ProbedDevice(devices, name, key, database)
+            probed = ProbedDevice(devices, name, key, database, load)
+            speed = device_speed(probed, formats, weight_bytes, side, attention)
+            launch = launch_cost(devices, name, key, database, load)
+            links = None if on_host else link_costs(core, name, key, database, load)
             found.append(
                 DecoderDevice(
                     name,
-                    device_speed(probed, formats, weight_bytes, side, attention),
+                    speed,
                     devices.room(name),
-                    launch_cost(devices, name, key, database) or 0.0,
-                    None if on_host else link_costs(core, name, key, database),
+                    launch.seconds if launch else 0.0,
+                    links,
                     info.kind == "reference",
+                    max(one.busy for one in (speed, launch, links) if one is not None),
                 )
             )
     return found

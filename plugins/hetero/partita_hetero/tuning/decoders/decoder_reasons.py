@@ -7,9 +7,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from partita.contract.explanation import QUIET
 from partita.contract.query import Reason, ReasonCode
 from partita_hetero.compile.placer import Placer
 from partita_hetero.compile.replicas import replicated
+from partita_hetero.cost.machine_load import busy_note
 from partita_hetero.options.byte_sizes import format_bytes
 from partita_hetero.placement.decision import DeviceAlternative, Replica
 from partita_hetero.placement.lock_file import EITHER
@@ -128,6 +130,8 @@ class DecoderReport:
             [self._alone(index) for index in range(len(self._decoder.devices))],
             self._twins,
             [self._tied(tied) for tied in self._whole.tied if tied.nbytes >= LEAST_TIED],
+            self._notes(),
+            self._busy,
         )
         elsewhere = {
             op: DeviceAlternative(
@@ -274,6 +278,18 @@ class DecoderReport:
             busy["prefill"],
             one.speed.bandwidth,
         )
+
+    @property
+    def _busy(self) -> float:
+        """The share of the processors that others used at most while devices were measured."""
+        return max(one.busy for one in self._decoder.devices)
+
+    def _notes(self) -> list[str]:
+        """That devices were measured while the machine was busy."""
+        devices = self._decoder.devices
+        names = [one.name for one in devices if one.busy > QUIET]
+        note = busy_note(f"Speeds of {', '.join(names)}", self._busy)
+        return [note] if note else []
 
     def _tied(self, tied: TiedWeights) -> TiedPlace:
         """Where weights are that two layers share."""

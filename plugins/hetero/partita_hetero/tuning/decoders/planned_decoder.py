@@ -146,6 +146,8 @@ class DecoderPlan:
         replicas: Devices that have the whole decoder each, if there are several; tokens a second
             are those of all together.
         tied: Weights that two layers share, and where they are.
+        notes: What makes the prediction uncertain.
+        busy: The share of the processors that others used at most while devices were measured.
     """
 
     model: str
@@ -164,6 +166,8 @@ class DecoderPlan:
     others: Sequence[OtherPlacement]
     replicas: Sequence[str] = ()
     tied: Sequence[TiedPlace] = ()
+    notes: Sequence[str] = ()
+    busy: float = 0.0
 
     def line(self) -> str:
         """The plan in one line."""
@@ -252,9 +256,13 @@ class PlannedDecoder:
         )
         name = f"replicas on {', '.join(plan.replicas)}" if plan.replicas else "plan"
         candidates = [Candidate(name, counts, submodels, plan.request_us, None, None)]
-        rates = DecoderRates(plan.prefill, plan.decode, plan.decode_at_start, plan.request.context)
+        rates = DecoderRates(
+            plan.prefill, plan.decode, plan.decode_at_start, plan.request.context, plan.busy
+        )
         return self._choice(
-            Decision(plan.objective, name, candidates, plan.gap, False, [plan.line()], rates)
+            Decision(
+                plan.objective, name, candidates, plan.gap, False, [plan.line(), *plan.notes], rates
+            )
         )
 
     def _choice(self, decision: Decision | None) -> ChosenPlacement:
