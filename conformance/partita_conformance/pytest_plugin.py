@@ -102,7 +102,7 @@ def conformance_session(request: pytest.FixtureRequest) -> Iterator[Session]:
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    """Tells which operators and element types the device took and nobody could judge."""
+    """Prints which operators and element types the device took and nobody could judge."""
     session = config.stash.get(SESSION_KEY, None)
     if session is None or not session.outcomes:
         return

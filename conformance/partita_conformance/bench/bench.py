@@ -193,7 +193,7 @@ class Bench:
             models: What a check knows of each model, and the model.
 
         Raises:
-            NotApplicableError: It takes none of them, which the end of the loop tells.
+            NotApplicableError: It takes none of them, which the end of the loop shows.
         """
         found = False
         for known, proto in models:

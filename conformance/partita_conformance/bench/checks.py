@@ -19,7 +19,7 @@ class Check:
             that the device let through, if it does not.
         values: Whether it compares numbers, so that a device of the right form and wrong numbers
             must fail it.
-        summary: What it asks for, in a sentence.
+        summary: What it requires, in a sentence.
         op: For checks of one operator, which.
         dtype: For checks of one operator, the element type of its first input.
     """

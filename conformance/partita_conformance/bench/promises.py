@@ -58,7 +58,7 @@ def require_answer(
 
 
 def require_true(op: partita.Op, reason: partita.Reason) -> None:
-    """Looks at what a reason says of shapes that the model tells.
+    """Looks at what a reason says of shapes that the model has.
 
     Raises:
         ConformanceError: It says that a size is not known, or that elements decide it, and it is

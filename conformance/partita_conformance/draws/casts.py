@@ -59,7 +59,7 @@ def _rounded_once(op_type: str, source: np.dtype[Any]) -> list[tuple[str, Draw]]
     for target in (*map(np.dtype, TYPES.values()), *map(np.dtype, EIGHTS)):
         x = beside_ties(source, target)
         if not x.size or target == source or (op_type == "CastLike" and target.itemsize != 2):
-            continue  # of other types Cast tells enough
+            continue  # for other types Cast suffices
         opset = 19 if target.itemsize == 1 and target.kind not in "iub" else 17
         if op_type == "Cast":
             made = Draw([x], {"to": int(helper.np_dtype_to_tensor_dtype(target))}, opset=opset)

@@ -17,7 +17,7 @@ _UNARY, _BINARY = frozenset(_UNARY_NAMES.split()), frozenset(_BINARY_NAMES.split
 _LOGICAL = frozenset(("And", "Or", "Xor"))
 _SEVERAL = frozenset(("Sum", "Mean"))
 _ONE_WAY = frozenset(("PRelu",))
-"""Operators of which the second input alone is broadcast; numbers below zero tell."""
+"""Operators of which the second input alone is broadcast; numbers below zero show it."""
 _FULL = (2, 3, 4)
 _DEEP = (2, 3, 2, 2, 4)
 _OTHERS = ((4,), (3, 1), (1, 3, 4), (2, 1, 1), (1,), ())
@@ -75,7 +75,7 @@ def broadcast(op_type: str) -> list[Draw]:
     """Draws in which each input in turn is of each shape that the others' broadcasts to.
 
     The last ones are of five dimensions, of numbers beside vectors of one element, and of shapes
-    that are as long along each axis: by those, no device tells an axis that it mistakes.
+    that are as long along each axis: there, a wrong axis gives no wrong shape.
     """
     if op_type == "Gemm":
         sides = [_numbers((3, 3), start, op_type) for start in (1, 2)]

@@ -109,7 +109,7 @@ def groups_of(op_type: str, element: str) -> list[str]:
         if op_type not in MOVED and "denormal" in groups:
             groups.remove("denormal")  # which arithmetic may flush to zero
         if op_type not in ELEMENTWISE - {"Pow"} and "scales" in groups:
-            groups.remove("scales")  # which tell where one series ends and the next begins
+            groups.remove("scales")  # which say where one series ends and the next begins
         return [one for one in groups if op_type not in UNTOLD.get(one, ())] + ends + long
     if whole:
         return ["sums"] if op_type in _FACTORS else []

@@ -55,7 +55,7 @@ class Claims:
         return f"conforms ({tried})"
 
     def lines(self) -> list[str]:
-        """What a person is told of pairs that were taken and never tried."""
+        """What a person reads about pairs that were taken and never tried."""
         if not self.never_tried:
             return []
         count = len(self.tried) + len(self.never_tried)
@@ -66,7 +66,7 @@ class Claims:
 
 
 def claims_of(outcomes: Sequence[Outcome]) -> Claims:
-    """The claims that outcomes tell of.
+    """The claims that outcomes support.
 
     A check that was skipped had been taken by the device before no judge was found.
     """

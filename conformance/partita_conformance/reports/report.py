@@ -82,7 +82,7 @@ def write(folder: Path, data: dict[str, Any]) -> list[Path]:
 
 
 def _about(target: Target) -> dict[str, str]:
-    """Name, kind and driver of the device, as far as it tells."""
+    """Name, kind and driver of the device, as far as it says."""
     bench = Bench(target)
     info = bench.core.device_info(target.device)
     return {"name": info.full_name, "kind": info.kind, "driver": info.driver, "memory": info.memory}

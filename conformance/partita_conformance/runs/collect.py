@@ -72,9 +72,9 @@ from partita_conformance.suites.usage import (  # noqa: F401  (importing them en
     suite_lent,
     suite_members,
     suite_questions,
+    suite_reports,
     suite_results,
     suite_settings,
-    suite_told,
     suite_turns,
     suite_variables,
 )

@@ -244,7 +244,7 @@ def _serve_checks(
 
 
 def _resident_bytes() -> int:
-    """Memory of this process; 0 where the system does not tell."""
+    """Memory of this process; 0 where the system does not say."""
     try:
         return resident_bytes()
     except NotApplicableError:

@@ -46,12 +46,18 @@ def verdicts(model: Model, trials: DeviceTrials | None = None) -> dict[str, Reas
 def expanded_refusals(graph: Graph, trials: DeviceTrials | None = None) -> dict[str, Reason]:
     """:func:`refusals`, once operators without kernels are expanded, in place, where that does.
 
-    Those with kernels that refuse a shape or a type are not: definitions are no righter there.
+    So are those whose kernels are for another form of them. Those with kernels that refuse a shape,
+    a type or an attribute are not: definitions are no righter there.
     """
     reasons = refusals(graph, trials)
     if not reasons:
         return reasons
-    own = {node for node in graph.all_nodes() if _entry_of(node) is not None}
+    missing = {name for name, reason in reasons.items() if reason.code is ReasonCode.UNSUPPORTED_OP}
+    own = {
+        node
+        for node in graph.all_nodes()
+        if _entry_of(node) is not None and node.name not in missing
+    }
     expand_functions(graph, lambda node: node in own or takes(node))
     return refusals(graph, trials)
 

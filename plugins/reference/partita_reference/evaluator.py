@@ -31,6 +31,7 @@ from partita_reference.corrections import corrected_for
 from partita_reference.declared_shapes import graphs, tell_declared_shapes
 from partita_reference.decoder import unread as unread_of_decoder
 from partita_reference.extensions import python_operators
+from partita_reference.properties import ReferenceProperties
 from partita_reference.recurrent import ACTIVATIONS
 from partita_reference.texts.pattern import steps_of
 from partita_reference.texts.tokens import refused_tokens
@@ -199,8 +200,9 @@ class ReferenceModel(DeviceModel):
 
     def __init__(self, model: Model, properties: DeviceProperties, device: str) -> None:
         super().__init__(model, properties, device)
-        # Devices that are made of this class have properties of their own.
-        self.blas_threads = int(getattr(properties, "INFERENCE_NUM_THREADS", 1))
+        # Other devices may run the evaluator too, with properties of their own.
+        own = properties if isinstance(properties, ReferenceProperties) else ReferenceProperties()
+        self.blas_threads = own.INFERENCE_NUM_THREADS
         self.sizes_vary = _sizes_vary(model)
         try:
             opset = model.ir.opset_imports.get("", 1)

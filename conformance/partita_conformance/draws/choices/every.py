@@ -1,7 +1,7 @@
 """All systematic draws: each choice of an operator, with inputs for which it matters.
 
 Random draws meet a second batch axis, axes in falling order or indices that are fewer than the data
-beside the axis by chance, or never; here all of them are made, on sizes that tell axes apart.
+beside the axis by chance, or never; here all of them are made, on sizes that differ for each axis.
 """
 
 from __future__ import annotations

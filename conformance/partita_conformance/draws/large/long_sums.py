@@ -86,7 +86,7 @@ LONG_SUMS = frozenset(_DRAWS)
 
 
 OF_AN_AXIS = frozenset(op_type for op_type in _DRAWS if op_type.startswith("Reduce"))
-"""Those that add up everything unless they are told axes, which may be other code."""
+"""Those that add up everything unless they are given axes, which may be other code."""
 
 
 def long_sum(op_type: str, like: Array | None, of_an_axis: bool = False) -> Draw:
@@ -95,7 +95,7 @@ def long_sum(op_type: str, like: Array | None, of_an_axis: bool = False) -> Draw
     Args:
         op_type: The operator.
         like: The array.
-        of_an_axis: Whether it is told the axis; only for those of :data:`OF_AN_AXIS`.
+        of_an_axis: Whether it is given the axis; only for those of :data:`OF_AN_AXIS`.
     """
     made = _DRAWS[op_type]()
     assert like is not None  # noqa: S101  # all these operators have a first input

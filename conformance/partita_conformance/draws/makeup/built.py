@@ -96,7 +96,7 @@ class Draft:
     # -------------------------------------------------------------------------------- parts
 
     def input(self, array: Array, shape: Sequence[int | str]) -> Value:
-        """A new input of the model, of the shape that it tells, and what this case feeds it."""
+        """A new input of the model, of the shape that it has there, and what this case feeds it."""
         value = Value(self.writer.name(), array)
         self.feeds[value.name] = array
         self.inputs.append(info(value, shape))

@@ -84,7 +84,7 @@ def _ordered(order: str, nodes: list[onnx.NodeProto]) -> list[onnx.NodeProto]:
 
 
 def _shape(makeup: Any, value: Value, place: int) -> list[int | str] | None:
-    """What a model tells of the shape of an output."""
+    """What a model says of the shape of an output."""
     if makeup["ports"] == "of outputs of other symbols":
         return [f"{'AB'[axis]}{place}" for axis in range(value.array.ndim)]
     if makeup["ports"] in ("of any rows", "of any sizes", "of outputs of no shape"):
@@ -106,8 +106,8 @@ def _say(proto: onnx.ModelProto, what: str, writer: Writer) -> None:
         proto.domain, proto.model_version = "com.somebody", 7
     elif what == "types of values":
         outputs = {value.name for value in graph.output}
-        told = [value for value in writer.values if value.name not in outputs]
-        graph.value_info.extend(info(value) for value in told)
+        inner = [value for value in writer.values if value.name not in outputs]
+        graph.value_info.extend(info(value) for value in inner)
     elif what == "of nodes":
         for node in graph.node:
             node.metadata_props.add(key="namespace", value="a/b")

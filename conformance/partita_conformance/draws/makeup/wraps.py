@@ -19,7 +19,7 @@ Work = Callable[[Value], Value]
 
 
 class Draft(Protocol):
-    """What is asked of a model that is being written."""
+    """What a model that is being written shall have."""
 
     makeup: Makeup
     number: int

@@ -271,7 +271,7 @@ _CARRIERS: dict[str, Callable[[Writer, Array], Value]] = {
 
 
 def info(value: Value, shape: Sequence[int | str] | None = None) -> onnx.ValueInfoProto:
-    """A port of a value's type, of a shape if one is told."""
+    """A port of a value's type, of a shape if one is known."""
     return helper.make_tensor_value_info(value.name, element_of(value.array), shape)
 
 

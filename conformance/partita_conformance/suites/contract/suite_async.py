@@ -25,7 +25,7 @@ from partita_conformance.suites.resources.meeting import on_a_thread
 
 @check("async", values=True)
 def starts_and_waits(bench: Bench) -> None:
-    """start_async computes what infer computes; wait ends it; wait_for tells when it is over."""
+    """start_async computes what infer computes; wait ends it; wait_for says whether it did."""
     sample = bench.sample("plain")
     request = bench.compile(sample.proto).create_infer_request()
     for seed in range(3):
@@ -161,7 +161,7 @@ _STEPS = 32
 
 
 class _Stopper:
-    """Cancels runs while they go on, over and over, and tells how many of them.
+    """Cancels runs while they go on, over and over, and counts them.
 
     Args:
         runner: Whose runs.
@@ -262,7 +262,7 @@ def cancelling_nothing_does_nothing(bench: Bench) -> None:
 
 
 class _Beside:
-    """A request that is run over and over on a thread of its own, until it is told to leave.
+    """A request that is run over and over on a thread of its own, until it has to end.
 
     Where processors are busy, runs that begin together end one by one, and nothing happens beside
     them; one who runs on and on is in the midst of a run most of the time.
@@ -305,7 +305,7 @@ class _Beside:
             self._leaves.set()
 
     def has_left(self) -> bool:
-        """Whether no more runs begin: one failed, or it was told to leave."""
+        """Whether no more runs begin: one failed, or it has to end."""
         return self._leaves.is_set()
 
     def leave(self) -> None:
@@ -354,7 +354,7 @@ def cancelling_one_ends_no_other(bench: Bench) -> None:
 
 
 def _was_stopped(request: partita.InferRequest) -> bool:
-    """Whether a run was going on when the request was cancelled, so that the device was asked."""
+    """Whether a run was going on when the request was cancelled, which the device then did."""
     try:
         return not request.wait_for(0)
     except InferCancelledError:

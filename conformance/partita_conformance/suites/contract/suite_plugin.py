@@ -166,9 +166,9 @@ def each_device_is_one_of_its_own(bench: Bench) -> None:
         held.append((compiled, compiled.create_infer_request()))
         held[-1][1].infer(sample.feeds())
         for where in (plugin, core.device_api.registry.plugin(plugin.device_name)):
-            told = list(where.device_ids())
-            said = f"device_ids() was {ids}; while a model is there on '{name}', it is {told}."
-            require(told == ids, said)
+            now = list(where.device_ids())
+            said = f"device_ids() was {ids}; while a model is there on '{name}', it is {now}."
+            require(now == ids, said)
             again = [where.device_info(one) for one in ids]
             require(again == infos, f"device_info() was {infos}; with that model, {again}.")
 

@@ -36,7 +36,7 @@ _DECLARED = object()
 
 
 def other_values(field: Any, default: Any = _DECLARED) -> list[Any]:
-    """Values that a field may have besides one, as far as its type and its multiples tell.
+    """Further values that a field may have, as far as they follow from its type and multiples.
 
     Args:
         field: Of pydantic's.
@@ -292,23 +292,23 @@ _NAMES = (f"{_LONG}/MatMul", f"{_LONG}/Add", "a name; with 'marks', \u00e4\u2713
 
 @check("properties")
 def counters_name_operations_in_full(bench: Bench) -> None:
-    """Counters tell operations by their whole names, however long these are."""
+    """Counters name operations by their whole names, however long these are."""
     sample = bench.sample("plain")
     proto = type(sample.proto)()
     proto.CopyFrom(sample.proto)
-    asked = 0
+    reported = 0
     for turn in range(len(_NAMES)):
         for place, node in enumerate(proto.graph.node):
             node.name = _NAMES[(turn + place) % len(_NAMES)].format(place)
         request = bench.compile(proto, {"PERF_COUNT": True}).create_infer_request()
         request.infer(sample.feeds())
         infos = list(request.get_profiling_info())
-        asked += len(infos)
+        reported += len(infos)
         names = {op.name for op in bench.read(proto).ops}
         for info in infos:
             for name in (of_a_submodel(info.node_name), *info.covers):
                 require(name in names, f"A counter is about '{name}'; operations are {names}.")
-    if not asked:
+    if not reported:
         raise NotApplicableError("the device has no counters")
 
 
@@ -323,7 +323,7 @@ in another unit they would say a thousandth of it at most."""
 def counters_are_in_microseconds(bench: Bench) -> None:
     """Times of operations one after another are a good part of a run's time, and not more than it.
 
-    A thousandth of it tells another unit, twice as much a time that counts for several.
+    A thousandth of it means another unit, twice as much a time that counts for several.
     """
     text = "g (float[512,512] x) => (float[512,512] y) {{ a = {0}(x{1}) b = {0}(a{1}) y = Neg(b) }}"
     weight = {"w": np.full((512, 512), 0.002, np.float32)}
@@ -377,8 +377,8 @@ def counters_are_of_the_last_run_of_their_request(bench: Bench) -> None:
         times.append(sum(info.real_time_us for info in own.get_profiling_info()))
     own.infer(sample.feeds(N=50_000))
     times.append(sum(info.real_time_us for info in own.get_profiling_info()))
-    told = len(set(times)) > 1 or not any(times)
-    require(told, f"Times of {len(times)} runs, small and large, are all {times[0]} us.")
+    plausible = len(set(times)) > 1 or not any(times)
+    require(plausible, f"Times of {len(times)} runs, small and large, are all {times[0]} us.")
     grows = all(later > sooner for sooner, later in itertools.pairwise(times))
     require(not grows, f"Times of {_RUNS} runs grow from each to the next: they add up.")
 

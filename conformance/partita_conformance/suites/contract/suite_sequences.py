@@ -103,8 +103,8 @@ def sequences_are_read_anew(bench: Bench) -> None:
                     feeds = {"s": sequence, **more}
                     have = [unboxed(array) for array in request.infer(feeds).to_tuple()]
                     due = [unboxed(array) for array in bench.expected(proto, feeds)]
-                    told = f"{text.partition('{')[2]} of {count} tensors, {what}"
-                    compare(have, due, told)
+                    what_differs = f"{text.partition('{')[2]} of {count} tensors, {what}"
+                    compare(have, due, what_differs)
 
 
 _OF_ANY_SHAPE = (

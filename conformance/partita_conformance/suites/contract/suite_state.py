@@ -176,7 +176,7 @@ def _allocated(decoder: _Decoder) -> dict[int, partita.Tensor]:
 
 
 def _shape(port: partita.Port) -> tuple[int, ...]:
-    """The dimensions of a port, all of which the models tell."""
+    """The dimensions of a port, all of which the models give."""
     return tuple(dim for dim in port.shape or () if isinstance(dim, int))
 
 

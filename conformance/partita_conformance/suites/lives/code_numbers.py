@@ -28,9 +28,9 @@ def numbers_of_code(bench: Bench) -> list[int]:
     if bench.refusals(proto):
         return []
     compiled = bench.compile(proto)
-    told = compiled.device_model
-    runner = told.create_runner()
-    packages = packages_of(bench.plugin, told, runner)
+    device_model = compiled.device_model
+    runner = device_model.create_runner()
+    packages = packages_of(bench.plugin, device_model, runner)
 
     def use() -> None:
         one = bench.compile(proto)
@@ -40,7 +40,7 @@ def numbers_of_code(bench: Bench) -> list[int]:
             given = [partita.HostTensor(array.copy())]
             one.device_model.create_runner().run([partita.HostTensor(array)], given)
 
-    classes = {cls for thing in (bench.plugin, told, runner) for cls in type(thing).__mro__}
+    classes = {cls for thing in (bench.plugin, device_model, runner) for cls in type(thing).__mro__}
     return numbers_in(use, packages, classes)
 
 

@@ -60,7 +60,7 @@ class Events:
         gc.collect()
 
     def _fail(self, made: Made, user: User, rng: random.Random) -> None:
-        """A run fails because of its sizes or its numbers, as the device alone can tell.
+        """A run fails because of its sizes or its numbers, as the device alone knows.
 
         Where numbers decide, who fails has run on the same sizes just before.
         """

@@ -204,5 +204,5 @@ class Maker:
             return self._bench.compile(proto)
         try:
             return self._bench.compile(proto, dict([rng.choice(all_of)]))
-        except PartitaError:  # what cannot be set, suite properties asks
+        except PartitaError:  # what cannot be set, suite properties checks
             return self._bench.compile(proto)

@@ -266,7 +266,7 @@ class Monitor:
         """Looks at what other threads see while a step is made.
 
         Args:
-            shared: What :func:`seen_by_all` told before it.
+            shared: What :func:`seen_by_all` gave before it.
         """
         self._look_at_inputs()
         now = seen_by_all()

@@ -75,8 +75,8 @@ class RunnerRun(Run):
 
     def _is_stopped_midway(self) -> None:
         """A run is to stop at some line of it; whatever it does then, the next ones are right."""
-        user, told = self._user, self._made.compiled.device_model
-        packages = packages_of(self._bench.plugin, told, user.runner)
+        user, device_model = self._user, self._made.compiled.device_model
+        packages = packages_of(self._bench.plugin, device_model, user.runner)
         self._monitor.returned_to(user)
 
         def run() -> None:
@@ -107,13 +107,13 @@ class RunnerRun(Run):
         return None
 
     def _is_bound(self, again: bool = False) -> None:
-        user, told = self._user, self._made.compiled.device_model
+        user, device_model = self._user, self._made.compiled.device_model
         if any(port.dtype is None for port in (*self._made.compiled.inputs, *self._ports)):
             return self._runs()
         self._runs()
         self._monitor.returned_to(user)
         outputs = [target(due, self._rng.choice((0, 0, 1))) for due in self._due]
-        scratch = np.full(told.scratch_bytes, 0x7F, np.uint8)
+        scratch = np.full(device_model.scratch_bytes, 0x7F, np.uint8)
         tensors = [partita.HostTensor(one) for one in outputs]
         call = user.runner.bind(self._tensors(self._feeds), tensors, scratch)
         if call is None:

@@ -379,8 +379,8 @@ class Run:
                 ended()
 
     def _is_interrupted(self) -> None:
-        told = self._made.compiled.device_model
-        packages = packages_of(self._bench.plugin, told, self._user.runner)
+        device_model = self._made.compiled.device_model
+        packages = packages_of(self._bench.plugin, device_model, self._user.runner)
         first, anew = self._rng.random() < 0.5, self._rng.random() < 0.3
 
         def task() -> None:

@@ -72,8 +72,8 @@ def _live(form: Form, number: int, bench: Bench) -> None:
     if error is None:
         return
     fewest, cause = shortest(bench, form, of_code, steps[:made], error)
-    told = " / ".join(f"{place}. {step}" for place, step in enumerate(fewest, 1))
-    raise ConformanceError(f"{form.name}, behind these steps: {told}: {_words(cause)}") from cause
+    listed = " / ".join(f"{place}. {step}" for place, step in enumerate(fewest, 1))
+    raise ConformanceError(f"{form.name}, behind these steps: {listed}: {_words(cause)}") from cause
 
 
 def _warm(bench: Bench, form: Form) -> None:

@@ -85,8 +85,8 @@ def process(level: str, folder: str) -> Iterator[None]:
                 stack.callback(sys.setrecursionlimit, sys.getrecursionlimit())
                 sys.setrecursionlimit(sys.getrecursionlimit() + 9)
                 stack.callback(os.umask, os.umask(0o27))
-                if told := getattr(os, "sched_getaffinity", None):
-                    usual = told(0)
+                if get_affinity := getattr(os, "sched_getaffinity", None):
+                    usual = get_affinity(0)
                     stack.callback(os.sched_setaffinity, 0, usual)
                     os.sched_setaffinity(0, {min(usual)})
             case "numbers are printed short":

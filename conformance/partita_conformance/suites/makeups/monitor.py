@@ -87,9 +87,9 @@ def require_facts(
     for name in names:
         value = compiled.get_property(name)
         if name in settings:
-            told = name.endswith("_HINT") and any(name in note for note in notes)
+            explained = name.endswith("_HINT") and any(name in note for note in notes)
             said = f"{name} was set to {settings[name]!r} and reads {value!r}."
-            require(value == settings[name] or told, said)
+            require(value == settings[name] or explained, said)
     if bench.is_virtual:
         return
     if not any(one.endswith("_HINT") for one in settings):

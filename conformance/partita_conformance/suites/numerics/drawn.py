@@ -43,7 +43,7 @@ def draw_check(
         name: ``suite/...``.
         op: The operator.
         make: Makes the draws when the check is made.
-        summary: What the check asks for.
+        summary: What the check requires.
         element: The element type that is tried.
         bodies: Whether to try some of them in a branch of a choice as well.
     """
@@ -185,7 +185,7 @@ def answers(bench: Bench, op: str, drawn: Draw) -> Any:
 
 
 def differ(op: str, one: Any, other: Any) -> bool:
-    """Whether a check would tell two answers apart."""
+    """Whether a check would find a difference between two answers."""
     if isinstance(one, str) or isinstance(other, str):
         return isinstance(one, str) != isinstance(other, str)
     try:

@@ -75,8 +75,8 @@ def numbers_are_as_they_are_asked_for(bench: Bench) -> None:
         along = 1 if op == "Multinomial" else 0
         found, spread = np.mean(y, along), np.std(y, along)
         close = (np.abs(found - mean) < 0.06 * deviation) & (np.abs(spread / deviation - 1) < 0.06)
-        told = f"means {found.round(3)} and deviations {spread.round(3)}"
-        require(bool(close.all()), f"{op} with {given} has {told}.")
+        statistics = f"means {found.round(3)} and deviations {spread.round(3)}"
+        require(bool(close.all()), f"{op} with {given} has {statistics}.")
         low, high = given.get("low", -np.inf), given.get("high", np.inf)
         require(bool(np.all((y >= low) & (y <= high))), f"{op} with {given} leaves its range.")
     if not tried:
@@ -85,7 +85,7 @@ def numbers_are_as_they_are_asked_for(bench: Bench) -> None:
 
 @check("chance", values=True)
 def two_nodes_draw_numbers_of_their_own(bench: Bench) -> None:
-    """Nodes without a seed, alike in all they are told, do not draw the same numbers."""
+    """Nodes without a seed, alike in all attributes and inputs, do not draw the same numbers."""
     tried = 0
     for op, (given, x, *_) in ASKED.items():
         unseeded = {name: value for name, value in given.items() if name != "seed"}

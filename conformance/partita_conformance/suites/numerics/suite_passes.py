@@ -40,7 +40,7 @@ _WEIGHING = frozenset(("Resize", "Conv", "ConvTranspose", "Cast"))
 _ROOTS = frozenset(("ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMean", "Pow"))
 """Operators of which ONNX does not say what they make of whole numbers on the way."""
 _SIGNED = frozenset(("Div", "Reciprocal", "Pow"))
-"""Operators that tell zeros by their signs, which those before them need not keep."""
+"""Operators whose results depend on the sign of a zero, which those before them need not keep."""
 _STEP = 1e-6
 """By which share inputs are moved to see which results are a matter of rounding."""
 _UNORDERED_NAMES = "ArgMax TopK Max Min MaxPool ReduceMax ReduceMin QuantizeLinear"

@@ -168,9 +168,9 @@ UNREAD: dict[str, dict[str, str]] = {
         "training_mode": "training, which inference engines leave out",
     },
     "TopK": {"sorted": "without it any order is right"},
-    "GRU": {"hidden_size": "may be told from the weight"},
-    "RNN": {"hidden_size": "may be told from the weight"},
-    "LSTM": {"hidden_size": "may be told from the weight", "layout": "no judge has it"},
+    "GRU": {"hidden_size": "follows from the weight"},
+    "RNN": {"hidden_size": "follows from the weight"},
+    "LSTM": {"hidden_size": "follows from the weight", "layout": "no judge has it"},
     "Attention": {
         "qk_matmul_output_mode": "says what a fourth output holds, which is not drawn",
         "softmax_precision": "says how precisely to compute",
@@ -194,7 +194,7 @@ UNREAD: dict[str, dict[str, str]] = {
     },
     "Dropout": {"seed": "read in training only"},
     **{
-        op: {"kernel_shape": "may be told from the weight"}
+        op: {"kernel_shape": "follows from the weight"}
         for op in ("Conv", "ConvInteger", "ConvTranspose", "DeformConv", "QLinearConv")
     },
     "Split": {"num_outputs": "as many as the node has outputs"},
@@ -260,21 +260,21 @@ def _aged(op: str, opset: int, bench: Bench) -> list[tuple[str, Draw]]:
 
     As many as it takes, and some; attributes whose loss no attempt shows are left out.
     """
-    untold = set(attributes_of(op, opset))
+    unseen = set(attributes_of(op, opset))
     found: list[tuple[str, Draw]] = []
     for attempt in range(ATTEMPTS):
         old = aged(op, draw(op, 1, attempt), opset)
-        news = untold & old.attributes.keys() if old else set()
+        news = unseen & old.attributes.keys() if old else set()
         if old is None or (len(found) >= _AGED and not news):
             continue
         right = answers(bench, op, old)
         if isinstance(right, str):
             continue
-        told = {n for n in news if differ(op, right, answers(bench, op, without(old, n)))}
-        if told or len(found) < _AGED:
-            found.append((", ".join(sorted(told)), old))
-            untold -= told
-        if not untold and len(found) >= _AGED:
+        seen = {n for n in news if differ(op, right, answers(bench, op, without(old, n)))}
+        if seen or len(found) < _AGED:
+            found.append((", ".join(sorted(seen)), old))
+            unseen -= seen
+        if not unseen and len(found) >= _AGED:
             break
     return found + _by_default(op, opset, bench)
 

@@ -49,10 +49,10 @@ def python_blocks() -> int:
 
 
 def native_bytes() -> int:
-    """Bytes that native code has from the C library now; 0 where that does not tell."""
-    told = getattr(ctypes.CDLL(None), "mallinfo2", None)
-    if told is None:
+    """Bytes that native code has from the C library now; 0 where the C library does not say."""
+    mallinfo2 = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if mallinfo2 is None:
         return 0
-    told.restype = _Mallinfo
-    info = told()
+    mallinfo2.restype = _Mallinfo
+    info = mallinfo2()
     return int(info.uordblks + info.hblkhd)

@@ -85,8 +85,8 @@ def _levels() -> dict[str, tuple[int, bool, bool, int]]:
 
 
 def _dlopen_flags() -> int:
-    told = getattr(sys, "getdlopenflags", None)
-    return int(told()) if told else 0
+    flags = getattr(sys, "getdlopenflags", None)
+    return int(flags()) if flags else 0
 
 
 def _wakeup() -> int:

@@ -102,7 +102,7 @@ def _visible(folder: Path) -> list[str]:
 
 
 def _limits() -> tuple[Any, ...]:
-    """Priority, scheduler and limits; nothing where the system does not tell."""
+    """Priority, scheduler and limits; nothing where the system does not say."""
     if resource is None:
         return ()
     names = ("NOFILE", "CORE", "STACK", "AS", "DATA", "MEMLOCK")
@@ -112,15 +112,15 @@ def _limits() -> tuple[Any, ...]:
 
 def _held_back() -> frozenset[int]:
     """Signals that do not reach this thread."""
-    told = getattr(signal, "pthread_sigmask", None)
-    return frozenset(told(signal.SIG_BLOCK, ())) if told else frozenset()
+    mask = getattr(signal, "pthread_sigmask", None)
+    return frozenset(mask(signal.SIG_BLOCK, ())) if mask else frozenset()
 
 
 def _timers() -> tuple[bool, ...]:
     """Which timers of the process run."""
-    told = getattr(signal, "getitimer", None)
+    get_timer = getattr(signal, "getitimer", None)
     names = ("ITIMER_REAL", "ITIMER_VIRTUAL", "ITIMER_PROF")
-    return tuple(told(getattr(signal, name))[0] > 0 for name in names) if told else ()
+    return tuple(get_timer(getattr(signal, name))[0] > 0 for name in names) if get_timer else ()
 
 
 def _native_environment() -> frozenset[bytes]:
@@ -154,20 +154,20 @@ def arithmetic() -> dict[str, Any]:
 def _trapped() -> int:
     """Errors of arithmetic that raise a signal on this thread; 0 where the system has no word."""
     try:
-        told = getattr(ctypes.CDLL(None), "fegetexcept", None)
+        enabled_traps = getattr(ctypes.CDLL(None), "fegetexcept", None)
     except (OSError, TypeError):  # another system
         return 0
-    return int(told()) if told else 0
+    return int(enabled_traps()) if enabled_traps else 0
 
 
 def _processors() -> frozenset[int]:
-    """The processors that this thread may run on; none where the system does not tell."""
-    told = getattr(os, "sched_getaffinity", None)
-    return frozenset(told(0)) if told else frozenset()
+    """The processors that this thread may run on; none where the system does not say."""
+    get_affinity = getattr(os, "sched_getaffinity", None)
+    return frozenset(get_affinity(0)) if get_affinity else frozenset()
 
 
 def _run_on(processors: frozenset[int]) -> None:
-    """Lets this thread run on some processors; none are for a system that does not tell."""
+    """Lets this thread run on some processors; none are for a system that does not say."""
     if processors:
         os.sched_setaffinity(0, processors)
 
@@ -184,7 +184,7 @@ def _noticed(number: int, frame: Any) -> None:
 
 @contextlib.contextmanager
 def unusual_state() -> Iterator[None]:
-    """Lets the process be in a state that nobody wants, so that setting it anew shows.
+    """Lets the process be in an unusual state, so that a device that sets it anew is found out.
 
     A device that sets something when it compiles has set it long ago, in other checks.
     """

@@ -119,13 +119,13 @@ def a_bound_call_that_fails_leaves_nothing(bench: Bench) -> None:
     """
     proto = parse(_RESHAPED)
     bench.decline_unless_taken(proto)
-    told = bench.compile(proto).device_model
-    runner = told.create_runner()
+    device_model = bench.compile(proto).device_model
+    runner = device_model.create_runner()
     x, shape = np.arange(6, dtype=np.float32), np.array([2, 3])
     inputs = [partita.HostTensor(x), partita.HostTensor(shape)]
     runner.run(inputs)
     outputs = [partita.HostTensor(np.zeros((2, 3), np.float32))]
-    call = runner.bind(inputs, outputs, np.zeros(told.scratch_bytes, np.uint8))
+    call = runner.bind(inputs, outputs, np.zeros(device_model.scratch_bytes, np.uint8))
     if call is None:
         raise NotApplicableError("the device binds no call of shapes that an input decides")
     for turn in range(4):
@@ -194,7 +194,7 @@ def refused_models_cost_nothing(bench: Bench) -> None:
     strange = [stranger(), bench.read(_late_stranger(sample.proto))]
     for number in range(_REFUSALS):
         is_refused = True
-        with contextlib.suppress(Exception):  # of which type, suite query asks
+        with contextlib.suppress(Exception):  # of which type, suite query checks
             bench.plugin.compile_model(strange[number % 2], properties)
             is_refused = False
         require(is_refused, "A model of an operator that nobody knows compiles.")
@@ -256,7 +256,7 @@ _SLACK_US = 2000.0
 
 @check("properties")
 def counters_are_of_the_last_run_whatever_it_was(bench: Bench) -> None:
-    """Counters tell of the last run: of none of the time before it, nor of a run that was longer.
+    """Counters are of the last run: of nothing before it, nor of a run that was longer.
 
     The last one may have no elements, follow a failure or a cancellation, or be the first of its
     shape. No operation took longer than the run in which it was made.
@@ -299,10 +299,10 @@ def counters_are_of_the_last_run_whatever_it_was(bench: Bench) -> None:
 
 
 def _require_within(request: partita.InferRequest, feeds: Feeds, what: str) -> None:
-    """Runs, and compares the times that are told with the time it took."""
+    """Runs, and compares the reported times with the time it took."""
     began = time.perf_counter()
     request.infer(feeds)
     took_us = 1e6 * (time.perf_counter() - began)
     longest = max((info.real_time_us for info in request.get_profiling_info()), default=0)
-    said = f"A run of {took_us:.0f} us {what} tells of an operation of {longest:.0f} us."
+    said = f"A run of {took_us:.0f} us {what} has an operation of {longest:.0f} us."
     require(longest <= took_us + _SLACK_US, said)

@@ -35,10 +35,10 @@ def resident_bytes() -> int:
     """Memory of this process that is in use now, without what the C library keeps for later.
 
     Raises:
-        NotApplicableError: This system does not tell.
+        NotApplicableError: This system does not say.
     """
     if not _STATM.exists():
-        raise NotApplicableError("this system does not tell how much memory a process has")
+        raise NotApplicableError("this system does not say how much memory a process has")
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:  # what earlier checks freed would hide what this one leaks
         trim(0)

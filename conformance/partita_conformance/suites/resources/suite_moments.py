@@ -25,10 +25,10 @@ _FEW = 5
 
 def _packages(bench: Bench, compiled: partita.CompiledModel) -> frozenset[str]:
     """Where the device's own code is."""
-    told = compiled.device_model
-    runner = told.create_runner()
+    device_model = compiled.device_model
+    runner = device_model.create_runner()
     try:
-        return packages_of(bench.plugin, told, runner)
+        return packages_of(bench.plugin, device_model, runner)
     finally:
         runner.close()
 
@@ -153,7 +153,7 @@ def models_are_made_at_any_moment(bench: Bench) -> None:
         model = bench.read(proto)
         answer = bench.core.query_model(model, bench.device, bench.target.config)
         taken = len(answer) == len(model.ops)
-        require(taken, "What was taken is refused where another model is asked of meanwhile.")
+        require(taken, "What was taken is refused while another model is queried.")
         compare(bench.compile(proto)(feeds).to_tuple(), due, "a model compiled beside another one")
 
     at_each_moment(lambda: use(one, dues[0]), lambda: use(other, dues[1]), packages, _FEW)
@@ -198,7 +198,7 @@ def _interruptions(
             other.infer({name: array[..., None] for name, array in feeds.items()})
 
     def refuse() -> None:
-        with contextlib.suppress(Exception):  # of which type, suite faults asks
+        with contextlib.suppress(Exception):  # of which type, suite faults checks
             bench.plugin.compile_model(stranger(), bench.properties())
 
     def cancel() -> None:
@@ -260,18 +260,18 @@ def bound_calls_meet_at_any_moment(bench: Bench) -> None:
     """At each line of a bound call another one, or a run, of the model is made whole."""
     sample = bench.sample("pair")
     compiled = bench.compile(sample.proto)
-    told = compiled.device_model
+    device_model = compiled.device_model
     packages = _packages(bench, compiled)
     users = [_User(bench, sample, compiled, number) for number in range(2)]
     calls = []
     for number in range(2):
         feeds = sample.feeds(420 + number)
         due = bench.expected(sample.proto, feeds)
-        runner = told.create_runner()
+        runner = device_model.create_runner()
         inputs = host_tensors(compiled, feeds)
         runner.run(inputs)
         outputs = [partita.HostTensor(np.zeros_like(array)) for array in due]
-        call = runner.bind(inputs, outputs, np.zeros(told.scratch_bytes, np.uint8))
+        call = runner.bind(inputs, outputs, np.zeros(device_model.scratch_bytes, np.uint8))
         if call is None:
             raise NotApplicableError("the device binds no call")
         calls.append((call, outputs, due, runner))

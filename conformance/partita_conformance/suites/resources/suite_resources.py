@@ -116,7 +116,7 @@ def _uses(bench: Bench) -> dict[str, Callable[[], object]]:
             request.wait()
 
     def refused() -> None:
-        with contextlib.suppress(Exception):  # of which type, suite faults asks
+        with contextlib.suppress(Exception):  # of which type, suite faults checks
             bench.plugin.compile_model(stranger(), bench.properties())
 
     def imported() -> None:
@@ -225,7 +225,7 @@ def nothing_is_left_open(bench: Bench) -> None:
 def processes_are_waited_for(bench: Bench) -> None:
     """Of models that differ, and are all there, no process is left that has ended: compiled or run.
 
-    The system keeps a process that has ended until the one that started it has asked how.
+    The system keeps a process that has ended until the one that started it has read its exit code.
     """
 
     def ended() -> int:
@@ -281,7 +281,7 @@ def failed_runs_let_go(bench: Bench) -> None:
         for count in range(3, 3 + _TURNS):
             arrays = [np.ones(count, np.float32), np.ones(count + 4, np.float32)]
             refs = [weakref.ref(array) for array in arrays]
-            with contextlib.suppress(Exception):  # of which type, suite faults asks
+            with contextlib.suppress(Exception):  # of which type, suite faults checks
                 runner.run([partita.HostTensor(array) for array in arrays])
             del arrays
             gc.collect()

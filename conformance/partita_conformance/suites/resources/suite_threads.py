@@ -253,16 +253,16 @@ def bound_calls_are_made_together(bench: Bench) -> None:
     for kind in ("pair", "large"):
         sample = bench.sample(kind)
         compiled = bench.compile(sample.proto)
-        told = compiled.device_model
+        device_model = compiled.device_model
         feeds = [sample.feeds(220 + i) for i in range(4)]
         due = [bench.expected(sample.proto, one) for one in feeds]
-        runners = [told.create_runner() for _ in feeds]
+        runners = [device_model.create_runner() for _ in feeds]
         calls = []
         for runner, one, expected in zip(runners, feeds, due, strict=True):
             inputs = host_tensors(compiled, one)
             runner.run(inputs)
             outputs = [HostTensor(np.zeros_like(array)) for array in expected]
-            call = runner.bind(inputs, outputs, np.zeros(told.scratch_bytes, np.uint8))
+            call = runner.bind(inputs, outputs, np.zeros(device_model.scratch_bytes, np.uint8))
             if call is None:
                 raise NotApplicableError("the device binds no call")
             calls.append((call, outputs))

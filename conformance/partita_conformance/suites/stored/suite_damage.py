@@ -177,7 +177,7 @@ def threads_export_and_import_at_once(bench: Bench) -> None:
                 compare(compiled(feeds).to_tuple(), due[which], what)
                 again = bench.core.import_model(models[which].export_model(), bench.device)
                 compare(again(feeds).to_tuple(), due[which], f"{what}, exported anew")
-        except BaseException as error:  # noqa: BLE001  # whatever it is, the check's thread tells it
+        except BaseException as error:  # noqa: BLE001  # whatever it is, the check's thread reports it
             failures.append(error)
 
     threads = [threading.Thread(target=work, args=(which,)) for which in range(_THREADS)]

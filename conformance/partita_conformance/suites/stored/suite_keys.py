@@ -36,9 +36,9 @@ def identities_are_the_same_in_other_processes(bench: Bench) -> None:
     """
     settings = [*_settings(bench)]
     due = [bench.plugin.identity(bench.properties(**given)) for given in settings]
-    told = json.dumps([{**bench.listed, **given} for given in settings])
+    properties = json.dumps([{**bench.listed, **given} for given in settings])
     for seed in ("1", "77"):
-        found = identities_elsewhere(bench.target, told, seed)
+        found = identities_elsewhere(bench.target, properties, seed)
         for given, here, there in zip(settings, due, found, strict=True):
             what = f"identity() with {given}"
             require(here == there, f"{what} is {here!r}, and {there!r} in another process.")
@@ -61,13 +61,13 @@ def identities_follow_values_alone(bench: Bench) -> None:
         if first.keys() != second.keys():
             found = {bench.plugin.identity(bench.properties(**given)) for given in merged}
             require(len(found) == 1, f"identity() depends on the order of {[*first, *second]}.")
-    told = [bench.plugin.identity(bench.properties(**given)) for given in settings]
+    identities = [bench.plugin.identity(bench.properties(**given)) for given in settings]
     sample = bench.sample("plain")
     models = [bench.compile(sample.proto) for _ in range(3)]
     for compiled in models:
         compiled(sample.feeds())
     again = [bench.plugin.identity(bench.properties(**given)) for given in settings]
-    require(told == again, "identity() has changed over three compiles and runs.")
+    require(identities == again, "identity() has changed over three compiles and runs.")
     require(plain == bench.plugin.identity(bench.properties()), "identity() has changed in time.")
 
 

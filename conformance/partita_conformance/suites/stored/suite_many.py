@@ -27,7 +27,7 @@ _AFTER_EACH_OTHER = 270
 
 
 def _numbered(number: int, text: str) -> onnx.ModelProto:
-    """A model whose weights only the number tells."""
+    """A model whose weights depend on the number alone."""
     w = (np.arange(12) * (number + 3) % 17 + number / 8).astype(np.float32).reshape(3, 4)
     weights: dict[str, Array] = {"w": w} if "w)" in text else {"r": w[0]}
     return parse(text, weights)

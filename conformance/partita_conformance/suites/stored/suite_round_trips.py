@@ -61,7 +61,7 @@ def names_and_ports_come_back(bench: Bench) -> None:
             ports = getattr(compiled, side), getattr(original, side)
             require(ports[0] == ports[1], f"The {side} are {ports[0]}, {what}, not {ports[1]}.")
         have = {op.name: op.op_type for op in compiled.explain().ops}
-        require(have == due, f"explain() of the model, {what}, tells of {have}, not of {due}.")
+        require(have == due, f"explain() of the model, {what}, has {have}, not {due}.")
         runtime = {op.name: op.op_type for op in compiled.get_runtime_model().ops}
         require(runtime == due, f"The runtime model, {what}, is of {runtime}, not of {due}.")
         name = compiled.get_property("NETWORK_NAME")

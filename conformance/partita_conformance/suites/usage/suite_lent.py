@@ -134,13 +134,13 @@ def bound_calls_that_fail_are_typed(bench: Bench) -> None:
     models = (((what, bad, good), parse(text)) for what, (text, bad, good) in NEVER.items())
     for (what, bad, good), proto in bench.taken(models):
         compiled = bench.compile(proto)
-        told, runner = compiled.device_model, compiled.device_model.create_runner()
+        device_model, runner = compiled.device_model, compiled.device_model.create_runner()
         feeds = {"x": x.copy(), **{name: array.copy() for name, array in good.items()}}
         due = bench.expected(proto, feeds)
         inputs = host_tensors(compiled, feeds)
         runner.run(inputs)
         outputs = [partita.HostTensor(np.zeros_like(array)) for array in due]
-        call = runner.bind(inputs, outputs, np.zeros(told.scratch_bytes, np.uint8))
+        call = runner.bind(inputs, outputs, np.zeros(device_model.scratch_bytes, np.uint8))
         if call is None:
             continue
         tried += 1
@@ -190,7 +190,7 @@ _UPDATES = {
 
 
 def _updates(bench: Bench) -> Iterator[tuple[str, onnx.ModelProto]]:
-    """Models of one such input that the device takes, told as a variable and not."""
+    """Models of one such input that the device takes, declared as a variable and not."""
     constants: dict[str, Array] = {
         "at": np.array([[1], [0]], np.int64),
         "first": np.zeros(2, np.int64),
@@ -219,14 +219,14 @@ def what_is_written_over_can_be_written_again(bench: Bench) -> None:
     """Whatever a device updates in place, a run that is made twice gives what it gives once."""
     tried = 0
     for name, proto in _updates(bench):
-        told = bench.compile(proto).device_model
-        if told.in_place_outputs().get(0) != 0:
+        device_model = bench.compile(proto).device_model
+        if device_model.in_place_outputs().get(0) != 0:
             continue
         tried += 1
         feeds = Sample(name, proto).feeds(3)
         due = bench.expected(proto, {n: a.copy() for n, a in feeds.items()})
-        runner = told.create_runner()
-        tensor = told.allocate(told.inputs[0], (2, 3))
+        runner = device_model.create_runner()
+        tensor = device_model.allocate(device_model.inputs[0], (2, 3))
         tensor.copy_from(partita.HostTensor(feeds["past"]))
         for turn in ("", ", made again"):
             runner.run([tensor, partita.HostTensor(feeds["x"])], [tensor])
@@ -243,11 +243,11 @@ def allocated_tensors_take_copies(bench: Bench) -> None:
     They are as many as one asks for, and empty ones among them.
     """
     sample = bench.sample("dynamic")
-    told = bench.compile(sample.proto).device_model
+    device_model = bench.compile(sample.proto).device_model
     feeds = sample.feeds(52, N=4)
-    port = told.inputs[0]
+    port = device_model.inputs[0]
     source = feeds[port.name].copy()
-    first, second = (told.allocate(port, source.shape) for _ in range(2))
+    first, second = (device_model.allocate(port, source.shape) for _ in range(2))
     first.copy_from(partita.HostTensor(source))
     second.copy_from(first)
     held = source.copy()
@@ -258,9 +258,9 @@ def allocated_tensors_take_copies(bench: Bench) -> None:
     require(bool((source == 77).all()), "clear() clears what copy_from() was given.")
     second.copy_from(partita.HostTensor(source))
     first.copy_from(second)
-    told.create_runner().run([second, *host_tensors(told, feeds)[1:]])
+    device_model.create_runner().run([second, *host_tensors(device_model, feeds)[1:]])
     compare([first.numpy(), second.numpy(), source], [np.full_like(held, 77)] * 3, "after a run")
-    many = [told.allocate(port, (n % 4, *source.shape[1:])) for n in range(80)]
+    many = [device_model.allocate(port, (n % 4, *source.shape[1:])) for n in range(80)]
     for number, tensor in enumerate(many):
         tensor.copy_from(partita.HostTensor(np.full(tensor.shape, number, port.dtype)))
     due = [np.full(tensor.shape, number, port.dtype) for number, tensor in enumerate(many)]

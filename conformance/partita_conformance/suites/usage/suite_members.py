@@ -78,17 +78,31 @@ def compiled_models_tell_their_needs(bench: Bench) -> None:
     info = bench.core.device_info(bench.device)
     for sample in (bench.sample("plain"), bench.sample("dynamic")):
         compiled = bench.compile(sample.proto)
-        told = compiled.device_model
-        first = told.scratch_bytes, told.optimal_number_of_infer_requests, told.execution_devices
+        device_model = compiled.device_model
+        first = (
+            device_model.scratch_bytes,
+            device_model.optimal_number_of_infer_requests,
+            device_model.execution_devices,
+        )
         require(isinstance(first[0], int) and first[0] >= 0, f"scratch_bytes is {first[0]!r}.")
         for memory in (info.memory, "host", "memory of nobody"):
-            answer = told.takes_memory(memory)
+            answer = device_model.takes_memory(memory)
             require(isinstance(answer, bool), f"takes_memory('{memory}') is {answer!r}.")
-        require(told.takes_memory("host") or info.memory != "host", "Host tensors are not taken.")
-        require(not told.takes_memory("memory of nobody"), "It takes tensors of no known memory.")
+        require(
+            device_model.takes_memory("host") or info.memory != "host",
+            "Host tensors are not taken.",
+        )
+        require(
+            not device_model.takes_memory("memory of nobody"),
+            "It takes tensors of no known memory.",
+        )
         for seed in (0, 1):
             compiled(sample.feeds(seed))
-        again = told.scratch_bytes, told.optimal_number_of_infer_requests, told.execution_devices
+        again = (
+            device_model.scratch_bytes,
+            device_model.optimal_number_of_infer_requests,
+            device_model.execution_devices,
+        )
         require(first == again, f"After two runs {first} have become {again}.")
 
 
@@ -173,9 +187,9 @@ def properties_of_pieces_compile(bench: Bench) -> None:
     for sample in (bench.sample("plain"), *networks()[:2]):
         if bench.refusals(sample.proto):
             continue
-        told = bench.compile(sample.proto, {"PERF_COUNT": True}).device_model
+        device_model = bench.compile(sample.proto, {"PERF_COUNT": True}).device_model
         for what in ("piece_properties", "exported_properties"):
-            given: dict[str, Any] = getattr(told, what)()
+            given: dict[str, Any] = getattr(device_model, what)()
             compiled = bench.compile(sample.proto, given)
             feeds = sample.feeds(51)
             due = bench.expected(sample.proto, feeds)
@@ -217,14 +231,15 @@ def executions_are_told(bench: Bench) -> None:
         compiled = bench.compile(sample.proto)
         runner = compiled.device_model.create_runner()
         for turn in range(3):
-            told = runner.explain_execution()
+            execution = runner.explain_execution()
             require(
-                isinstance(told, Execution), f"explain_execution gives a {type(told).__name__}."
+                isinstance(execution, Execution),
+                f"explain_execution gives a {type(execution).__name__}.",
             )
-            for step in told.steps:
+            for step in execution.steps:
                 ok = isinstance(step, ExecutedStep) and step.name and step.how
                 require(ok, f"{sample.name}: a step is {step!r}.")
-            for part, name, how in told.rows():
+            for part, name, how in execution.rows():
                 texts = isinstance(name, str) and isinstance(how, str)
                 placed = texts and (part is None or part >= 0)
                 require(placed, f"{sample.name}: a row is {part!r}, {name!r}, {how!r}.")
@@ -236,14 +251,14 @@ def executions_are_told(bench: Bench) -> None:
 def executions_are_of_the_last_run(bench: Bench) -> None:
     """Where explain_execution() says that results lie, those of the last run do, of any shape.
 
-    A device whose results lie elsewhere, or that tells nothing after some runs, says nothing wrong.
+    A device whose results lie elsewhere, or that reports nothing after some runs, passes.
     """
     for sample in (*samples("dynamic"), *(one for one in networks() if one.sizes)):
         if bench.refusals(sample.proto):
             continue
         compiled = bench.compile(sample.proto)
         runner = compiled.device_model.create_runner()
-        told: dict[str, tuple[list[bool], int]] = {}
+        first_seen: dict[str, tuple[list[bool], int]] = {}
         kept = []  # so that no later results lie where some have lain
         for turn, rows in enumerate((3, 3, 5, 64, 2, 3)):
             results = runner.run(host_tensors(compiled, sample.feeds(turn, N=rows)))
@@ -251,7 +266,7 @@ def executions_are_of_the_last_run(bench: Bench) -> None:
             kept.append(arrays)
             execution = runner.explain_execution()
             inside = [_is_in(array, _writes(execution)) for array in arrays]
-            before = told.setdefault(repr(execution), (inside, rows))
+            before = first_seen.setdefault(repr(execution), (inside, rows))
             require(
                 before[0] == inside,
                 f"{sample.name}: explain_execution() says the same after runs of {before[1]} and "

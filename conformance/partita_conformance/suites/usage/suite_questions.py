@@ -110,7 +110,7 @@ def _singles() -> Iterator[tuple[str, onnx.ModelProto]]:
 def refusals_hold_when_compiling(bench: Bench) -> None:
     """An operation that is refused, in whatever element type, does not compile either.
 
-    That what is taken compiles, the suites of operators ask.
+    That what is taken compiles, the suites of operators check.
     """
     refused = [(what, proto) for what, proto in _singles() if bench.refusals(proto)]
     if not refused:

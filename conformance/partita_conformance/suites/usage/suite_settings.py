@@ -256,7 +256,7 @@ _TRUTHS = {
 
 
 def _spellings(field: Any, default: Any) -> Iterator[tuple[Any, Any]]:
-    """Values of a property, each with a way to write it, as far as its type tells them."""
+    """Values of a property, each with a way to write it, as far as they follow from its type."""
     annotation = field.annotation
     if not other_values(field, default):
         return

@@ -106,7 +106,7 @@ class Walk:
         """Makes so many steps.
 
         Raises:
-            ConformanceError: Something is wrong behind one; the message tells the last ones.
+            ConformanceError: Something is wrong behind one; the message names the last ones.
         """
         story: list[str] = []
         kinds, weights = [*self._steps], [*self._steps.values()]

@@ -102,6 +102,16 @@ def test_windows_and_lengths_that_cannot_be():
     check_attention(heads(2, lengths=(1, 0)), is_causal=1)
 
 
+@pytest.mark.parametrize("opset", [23, 24, 25])
+def test_without_lengths_it_is_that_of_earlier_opsets(opset):
+    feeds = {name: x for name, x in heads(3).items() if name != "lengths"}
+    node = helper.make_node("Attention", ["q", "k", "v"], ["y"], "attend", softcap=2.0)
+    model = build([node], feeds, ["y"], opset=opset)
+    found = compiled(model).infer_new_request(feeds)["y"]
+    due = attended({**feeds, "lengths": np.array([PLACES, PLACES])}, softcap=2.0)
+    np.testing.assert_allclose(found, due, 2e-5, 2e-5)
+
+
 @pytest.mark.parametrize(
     ("change", "text"),
     [

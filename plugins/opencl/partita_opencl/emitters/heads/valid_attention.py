@@ -27,7 +27,7 @@ _MOST_KEYS = 1 << 30
 
 def _check(node: Node) -> Reason | None:
     if node.input(6) is None:
-        return Reason(ReasonCode.UNSUPPORTED_ATTRIBUTE, "nonpad_kv_seqlen is left out")
+        return Reason(ReasonCode.UNSUPPORTED_OP, "no kernel for Attention without nonpad_kv_seqlen")
     if node.input(4) is not None or node.input(5) is not None:
         return Reason(ReasonCode.UNSUPPORTED_ATTRIBUTE, "past keys beside nonpad_kv_seqlen")
     due = {"right_window_size": -1}

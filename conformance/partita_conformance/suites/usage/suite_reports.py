@@ -1,4 +1,4 @@
-"""Further checks of ``members``, ``properties``, ``compiled``: what is told of runs and models."""
+"""Further checks of ``members``, ``properties``, ``compiled``: reports of runs and models."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def counters_are_whole_and_the_callers(bench: Bench) -> None:
 
     Those of changes of layout or type that a device makes between operations are of type Permute.
     """
-    asked = 0
+    reported = 0
     for sample in _models(bench):
         compiled = bench.compile(sample.proto, {"PERF_COUNT": "YES"})
         request = compiled.create_infer_request()
@@ -52,7 +52,7 @@ def counters_are_whole_and_the_callers(bench: Bench) -> None:
         for turn in range(2):
             request.infer(sample.feeds(turn))
             infos = list(request.get_profiling_info())
-            asked += len(infos)
+            reported += len(infos)
             _require_whole(infos, names, sample.name)
             given = request.runner.profiling_info()
             if isinstance(given, list):
@@ -60,7 +60,7 @@ def counters_are_whole_and_the_callers(bench: Bench) -> None:
             again = [info.node_name for info in request.get_profiling_info()]
             said = f"{sample.name}: counters are gone when a caller has cleared those it was given."
             require(again == [info.node_name for info in infos], said)
-    if not asked:
+    if not reported:
         raise NotApplicableError("the device has no counters")
 
 
@@ -95,11 +95,14 @@ def explanations_are_in_order(bench: Bench) -> None:
         due = [(op.name, op.op_type) for op in bench.read(sample.proto).ops]
         devices = set(compiled.get_property("EXECUTION_DEVICES"))
         for turn in range(2):
-            told = compiled.explain()
-            have = [(op.name, op.op_type) for op in told.ops]
-            require(have == due, f"explain() of '{sample.name}' tells of {have}, not {due}.")
-            require(told.model == compiled.model.name, f"explain() is of model '{told.model}'.")
-            strange = {op.device for op in told.ops} - devices
+            explanation = compiled.explain()
+            have = [(op.name, op.op_type) for op in explanation.ops]
+            require(have == due, f"explain() of '{sample.name}' has {have}, not {due}.")
+            require(
+                explanation.model == compiled.model.name,
+                f"explain() is of model '{explanation.model}'.",
+            )
+            strange = {op.device for op in explanation.ops} - devices
             own = bench.is_virtual or not strange
             require(own, f"explain() of '{sample.name}' names {strange}; it runs on {devices}.")
             compiled(sample.feeds(turn))
@@ -115,8 +118,10 @@ def what_is_told_does_not_add_up(bench: Bench) -> None:
         counts = []
         for _ in range(6):
             runner.run(inputs)
-            told = runner.explain_execution()
-            counts.append((len(told.steps), len(list(told.rows())), len(runner.device_spans())))
+            execution = runner.explain_execution()
+            counts.append(
+                (len(execution.steps), len(list(execution.rows())), len(runner.device_spans()))
+            )
         runner.close()
         grows = any(
             all(later > sooner for sooner, later in itertools.pairwise(column))
