@@ -153,12 +153,30 @@ def keep_private(path: Path, *parts: bytes | memoryview) -> bool:
     try:
         write_private(path, *parts)
     except OSError as error:
-        _warn_once(
-            f"Nothing more is kept in '{path.parent}': {_reason(error)}. What is missing there, "
-            f"each process makes anew. Fix that, or set {CACHE_VARIABLE} to another folder."
-        )
+        _warn_of_no_room(path.parent, error)
         return False
     return True
+
+
+def has_room(folder: Path, nbytes: int) -> bool:
+    """Whether so much can be written to a folder now; nothing is left there.
+
+    The first time that it cannot, a warning says why. For systems that have ``posix_fallocate``.
+    """
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            os.posix_fallocate(file.fileno(), 0, nbytes)
+    except OSError as error:
+        _warn_of_no_room(folder, error)
+        return False
+    return True
+
+
+def _warn_of_no_room(folder: Path, error: OSError) -> None:
+    _warn_once(
+        f"Nothing more is kept in '{folder}': {_reason(error)}. What is missing there, "
+        f"each process makes anew. Fix that, or set {CACHE_VARIABLE} to another folder."
+    )
 
 
 def keep_sealed(path: Path, data: bytes | memoryview) -> bool:

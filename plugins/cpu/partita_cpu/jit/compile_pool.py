@@ -24,7 +24,6 @@ from typing import Any, NamedTuple
 import partita
 import partita_cpu
 from partita.errors import CompileError
-from partita.storage.cache_folder import cache_root
 from partita.system.processor_time import group_seconds
 from partita.system.processors import usable_processors
 from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
@@ -63,9 +62,9 @@ class Job(NamedTuple):
     file: str
     spec: dict[str, Any]
 
-    def to_json(self) -> dict[str, Any]:
-        """The job as JSON takes it."""
-        return {"file": self.file, "cache": str(cache_root() or ""), **self.spec}
+    def to_json(self, root: Path) -> dict[str, Any]:
+        """The job as JSON takes it, with the folder of caches in which the file shall be."""
+        return {"file": self.file, "cache": str(root), **self.spec}
 
 
 _READY = Job("ready", {"module": __name__, "kernel": "", "kinds": ()})
@@ -83,17 +82,18 @@ def order(jobs: Sequence[Job]) -> None:
         jobs: Each makes one file.
     """
     global current_workers
-    if not jobs or not workers_possible():
+    root = disk_cache.root_with_room() if jobs and workers_possible() else None
+    if root is None:
         return
     with _lock:
         if current_workers is not None and current_workers.is_alive():
-            current_workers.send(jobs)
+            current_workers.send(jobs, root)
             return
         if current_workers is not None:
             current_workers.leave()
         current_workers = None
         with contextlib.suppress(OSError):
-            current_workers = _WorkerGroup(jobs)
+            current_workers = _WorkerGroup(jobs, root)
 
 
 def start_workers() -> None:
@@ -207,7 +207,7 @@ def stop_workers() -> None:
 class _WorkerGroup:
     """The processes that were started together."""
 
-    def __init__(self, jobs: Sequence[Job]) -> None:
+    def __init__(self, jobs: Sequence[Job], root: Path) -> None:
         self.pid = os.getpid()
         self._open: set[str] = set()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -215,7 +215,7 @@ class _WorkerGroup:
             ours.setblocking(False)
             self._socket = ours
             first = [job for job in jobs if "part" in job.spec]
-            request = json.dumps([job.to_json() for job in first])
+            request = json.dumps([job.to_json(root) for job in first])
             copies = min(usable_processors(), MOST)
             starter = subprocess.Popen(
                 [*_python(), str(theirs.fileno()), str(copies), request],
@@ -229,18 +229,18 @@ class _WorkerGroup:
         self.group = starter.pid
         starter.wait()  # it leaves others of its group behind
         self._open.update(job.file for job in first)
-        self.send(jobs)
+        self.send(jobs, root)
 
     def is_alive(self) -> bool:
         """Whether they still work, and for this process: after a fork they do for another one."""
         return self.pid == os.getpid() and self.listen(()) == 0 and self.group != 0
 
-    def send(self, jobs: Sequence[Job]) -> None:
-        """Adds jobs that are not under way."""
+    def send(self, jobs: Sequence[Job], root: Path) -> None:
+        """Adds jobs that are not under way, whose files shall be in this folder of caches."""
         for job in jobs:
             if job.file not in self._open:
                 try:
-                    self._socket.send(json.dumps(job.to_json()).encode())
+                    self._socket.send(json.dumps(job.to_json(root)).encode())
                 except OSError:
                     return  # too many at once, or nobody is there: a file will be missing
                 self._open.add(job.file)

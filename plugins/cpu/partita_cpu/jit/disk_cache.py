@@ -15,12 +15,15 @@ from pathlib import Path
 
 from partita.storage.cache_folder import (
     cache_folder,
+    cache_root,
+    has_room,
     is_private,
     keep_sealed,
     mark_used,
     prune,
     read_sealed,
 )
+from partita.storage.temporary_folder import TemporaryFolder
 from partita.system.processor_identity import processor_identity
 
 _FEW = 3
@@ -33,7 +36,12 @@ was used longest ago is deleted."""
 WRITES_PER_LOOK = 256
 """The first of so many writes of a process counts the files, which takes some milliseconds."""
 
+ROOM = 1 << 22
+"""Bytes that the kernels of a large model take."""
+
 _log = logging.getLogger(__name__)
+_spare: TemporaryFolder | None = None
+"""Where other processes leave files for this one, once the cache was found to be full."""
 _writes = itertools.count()
 _holding_code: set[Path] = set()
 """Folders in which there was more."""
@@ -46,12 +54,12 @@ def read(name: str, key: str) -> bytes | None:
         name: What it is called, for people who look into the folder.
         key: Everything that it depends on.
     """
-    path = _path(file_name(name, key))
-    data = path and read_sealed(path)
-    if not path or not data:
-        return None
-    mark_used(path)
-    return data
+    for path in _paths(file_name(name, key)):
+        data = read_sealed(path)
+        if data:
+            mark_used(path)
+            return data
+    return None
 
 
 def write(name: str, key: str, data: bytes) -> None:
@@ -101,8 +109,28 @@ def is_new() -> bool:
 
 def is_stored(file: str) -> bool:
     """Whether a file of this name was kept, by this user."""
-    path = _path(file)
-    return path is not None and is_private(path)
+    return any(map(is_private, _paths(file)))
+
+
+def root_with_room() -> Path | None:
+    """The folder of caches in which other processes can leave files for this one.
+
+    It is a temporary one, which goes with this process, where the cache is full.
+
+    Returns:
+        The folder; ``None`` if there is none.
+    """
+    global _spare
+    folder = _folder()
+    if folder is None:
+        return None
+    if _spare is None and not has_room(folder, ROOM):
+        try:
+            _spare = TemporaryFolder("partita-kernels-")
+        except OSError as error:
+            _log.info("Kernels cannot be made by other processes: %s", error)
+            return None
+    return cache_root() if _spare is None else _spare.path
 
 
 def file_name(name: str, key: str) -> str:
@@ -119,6 +147,13 @@ def _folder() -> Path | None:
 def _path(file: str) -> Path | None:
     folder = _folder()
     return None if folder is None else folder / file
+
+
+def _paths(file: str) -> list[Path]:
+    """Where a file may be."""
+    path = _path(file)
+    found = [] if path is None else [path]
+    return found if _spare is None else [*found, _spare.path / "cpu" / machine() / file]
 
 
 @functools.cache

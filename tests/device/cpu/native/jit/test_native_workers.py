@@ -141,6 +141,38 @@ def test_a_folder_that_cannot_be_written_is_not_worked_for(tmp_path):
     assert python(code, tmp_path / "file", complaint) == "True True None"
 
 
+FULL = """
+    import errno
+    from partita.storage import cache_folder
+
+    def no_room(*args):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    os.posix_fallocate = cache_folder.write_private = no_room
+    """
+
+
+def test_on_a_full_disk_others_leave_kernels_among_temporary_files(tmp_path):
+    (tmp_path / "temporary").mkdir()
+    code = textwrap.dedent(FULL) + (
+        "\nprint(softmax(), compiled_here(), len(os.listdir(os.environ['TMPDIR'])))"
+    )
+    more = {"TMPDIR": str(tmp_path / "temporary")}
+    told = "Nothing more is kept in"
+    assert python(code, tmp_path / "cache", told, **more) == "True False 1"
+    assert not list((tmp_path / "temporary").iterdir())
+    assert files(tmp_path / "cache") == []
+
+
+def test_a_full_disk_without_temporary_files_is_not_worked_for(tmp_path):
+    code = textwrap.dedent(FULL) + (
+        "\nfrom partita.storage import temporary_folder"
+        "\ntemporary_folder._made = no_room"
+        "\nprint(softmax(), compiled_here(), compile_pool.current_workers)"
+    )
+    assert python(code, tmp_path, "Nothing more is kept in") == "True True None"
+
+
 def test_a_frozen_program_starts_no_others(monkeypatch, tmp_path):
     monkeypatch.setenv("PARTITA_CACHE_DIR", str(tmp_path))
     assert compile_pool.workers_possible()
