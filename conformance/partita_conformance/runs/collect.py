@@ -159,6 +159,12 @@ def collect(selection: Selection, cases_file: Path | None = None) -> list[Check]
     return [one for one in everything if selection.takes(one.name)]
 
 
+def suite_names() -> list[str]:
+    """The suites of all checks, without making those."""
+    numeric = itertools.chain(*_NUMERIC)
+    return sorted({"operators", "random", *numeric, *(one.suite for one in registered())})
+
+
 _NUMERIC: Mapping[tuple[str, ...], Callable[[int, int, tuple[str, ...]], Iterable[Check]]] = {
     ("chains",): lambda draws, cuts, models: chain_checks(),
     ("passes",): lambda draws, cuts, models: pass_checks(draws),

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from partita.cli.main import main
+from partita_conformance.runs.collect import Selection, collect, suite_names
 
 HERE = Path(__file__).parent
 QUICK = ["-q", "-p", "no:hypothesispytest"]  # hypothesis takes as long to load as all else
@@ -64,7 +65,15 @@ def test_device_that_fails(capsys):
 
 def test_a_pattern_that_matches_no_check_is_an_error(capsys):
     assert main(["conformance", "-d", "REFERENCE", "--check", "plugins/*", "--in-process"]) == 1
-    assert "--check 'plugins/*' matches no check of the kit" in capsys.readouterr().err
+    message = capsys.readouterr().err
+    assert "--check 'plugins/*' matches no check of the kit" in message
+    assert "Suites are again, async, attributes, " in message
+    assert message.endswith("Did you mean 'plugin'?\n")
+
+
+def test_suites_are_those_of_all_checks():
+    checks = collect(Selection(draws=1, cuts=1))
+    assert suite_names() == sorted({check.suite for check in checks})
 
 
 def test_json_is_the_report(capsys):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from partita.cli.arguments import Commands, add_command, positive_float
 from partita.cli.output import Output
 from partita.errors import PluginError
+from partita.suggestions import guess
 
 if TYPE_CHECKING:
     from partita_conformance.session import Session
@@ -118,12 +119,15 @@ def _session(args: argparse.Namespace) -> Session:
 
 
 def _run_checks(session: Session, out: Output) -> None:
+    from partita_conformance.runs.collect import suite_names
+
     checks = session.checks()
     for pattern in session.selection.patterns:
         if not any(fnmatchcase(check.name, pattern) for check in checks):
             raise PluginError(
                 f"--check '{pattern}' matches no check of the kit. Names are SUITE/CHECK, e.g. "
-                "'request/*'; a report ('--report FOLDER') lists them all."
+                "'request/*'; a report ('--report FOLDER') lists them all. Suites are "
+                f"{', '.join(suite_names())}.{guess(pattern.partition('/')[0], suite_names())}"
             )
     try:
         with out.progress(f"testing {session.target.device}", len(checks)) as advance:
