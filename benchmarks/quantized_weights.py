@@ -2,12 +2,15 @@
 
     python benchmarks/quantized_weights.py                       # one row, and 512
     python benchmarks/quantized_weights.py --rows 1 8 --threads 1 --shapes 2048x2048x4
+    python benchmarks/quantized_weights.py --rows 512 --threads 1 --zeros --group 32
 
 Weights are columns x terms x bits, in blocks of 32 with float16 scales. For one row there are as
 many of them as no cache of a core holds, and GB/s counts their bytes, beside a plain read of as
 many; for more rows GFLOP/s counts multiplications and additions. onnxruntime computes in float32
-(accuracy_level 0) and with rows of 8 bits (4). With one thread figures are processor time, which
-other processes disturb less; all are the least of rounds in which engines take turns.
+(accuracy_level 0) and with rows of 8 bits (4); so does device CPU where rows are cut in groups
+(DYNAMIC_QUANTIZATION_GROUP_SIZE). Zero points are all the same, or each block has its own. With one
+thread figures are processor time, which other processes disturb less; all are the least of rounds
+in which engines take turns.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import math
 import os
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numba
 import numpy as np
@@ -43,23 +47,45 @@ def main() -> None:
     parser.add_argument("--rows", nargs="+", type=int, default=[1, 512])
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--peers", nargs="*", type=int, default=[0, 4], help="accuracy levels")
+    parser.add_argument("--zeros", action="store_true", help="zero points that differ")
+    parser.add_argument("--group", type=int, default=0, help="numbers of a row that share a scale")
     args = parser.parse_args()
+    config = {"INFERENCE_NUM_THREADS": args.threads, "DYNAMIC_QUANTIZATION_GROUP_SIZE": args.group}
     numba.set_num_threads(args.threads)
     print(f"{args.threads} threads; load of the machine {os.getloadavg()[0]:.1f}")
     for shape in args.shapes:
         for rows in args.rows:
             columns, terms, bits = map(int, shape.split("x"))
-            print(line(columns, terms, bits, rows, args.threads, args.peers), flush=True)
+            sizes = Sizes(columns, terms, bits, args.zeros)
+            print(line(sizes, rows, config, args.peers), flush=True)
 
 
-def line(columns: int, terms: int, bits: int, rows: int, threads: int, peers: list[int]) -> str:
+class Sizes(NamedTuple):
+    """Of one product.
+
+    Attributes:
+        columns: Of the weights.
+        terms: Of a column.
+        bits: Of a weight.
+        zeros: Whether each block has a zero point.
+    """
+
+    columns: int
+    terms: int
+    bits: int
+    zeros: bool
+
+
+def line(sizes: Sizes, rows: int, config: dict[str, int], peers: list[int]) -> str:
     """What one shape takes."""
+    columns, terms, bits, _ = sizes
+    threads = config["INFERENCE_NUM_THREADS"]
     weight_bytes = columns * terms * bits // 8 + columns * math.ceil(terms / BLOCK) * 2
     count = max(1, COLD_BYTES // weight_bytes) if rows == 1 else 1
     x = np.random.default_rng(0).standard_normal((rows, terms)).astype(np.float32)
-    runs = {"Partita": ours(model(columns, terms, bits, count), x, threads)}
+    runs = {"Partita": ours(model(sizes, count), x, config)}
     for level in peers:
-        made = model(columns, terms, bits, count, accuracy_level=level)
+        made = model(sizes, count, accuracy_level=level)
         runs[f"onnxruntime {level}"] = theirs(made, x, threads)
     if rows == 1:
         memory = np.ones(count * weight_bytes // 8, np.int64)
@@ -73,8 +99,9 @@ def line(columns: int, terms: int, bits: int, rows: int, threads: int, peers: li
     return f"{columns}x{terms}, {bits} bits, {rows} rows, {count} of them: {'; '.join(parts)}"
 
 
-def model(columns: int, terms: int, bits: int, count: int, **attributes: int) -> bytes:
+def model(of: Sizes, count: int, **attributes: int) -> bytes:
     """So many products of one input."""
+    columns, terms, bits, zeros = of
     rng, blocks = np.random.default_rng(1), math.ceil(terms / BLOCK)
     nodes, weights, results = [], [], []
     sizes = {"K": terms, "N": columns, "bits": bits, "block_size": BLOCK}
@@ -86,6 +113,10 @@ def model(columns: int, terms: int, bits: int, count: int, **attributes: int) ->
             numpy_helper.from_array(scales, f"s{i}"),
         ]
         names = ["x", f"w{i}", f"s{i}"]
+        if zeros:
+            points = rng.integers(0, 256, (columns, math.ceil(blocks * bits / 8))).astype(np.uint8)
+            weights.append(numpy_helper.from_array(points, f"z{i}"))
+            names.append(f"z{i}")
         more = sizes | attributes
         nodes.append(
             helper.make_node("MatMulNBits", names, [f"y{i}"], domain="com.microsoft", **more)
@@ -98,11 +129,10 @@ def model(columns: int, terms: int, bits: int, count: int, **attributes: int) ->
     return made.SerializeToString()
 
 
-def ours(content: bytes, x: np.ndarray, threads: int) -> Callable[[], object]:
+def ours(content: bytes, x: np.ndarray, config: dict[str, int]) -> Callable[[], object]:
     """A call of device CPU."""
     core = partita.Core()
-    properties = {"INFERENCE_NUM_THREADS": threads}
-    request = core.compile_model(core.read_model(content), "CPU", properties).create_infer_request()
+    request = core.compile_model(core.read_model(content), "CPU", config).create_infer_request()
     return lambda: request.infer({"x": x})
 
 

@@ -306,12 +306,14 @@ def block_kernels(level: Level, variant: Variant) -> Array:
 
 
 @functools.cache
-def unpacked_kernels(level: Level, factors: Factors, has_terms: bool) -> Array:
+def unpacked_kernels(
+    level: Level, factors: Factors, has_terms: bool, signed: bool = False
+) -> Array:
     """The kernels for such weights that were unpacked, by number of rows; 0 where there is none."""
     table = np.zeros(MAX_ROWS + 1, np.int64)
     for rows in dot_unpacked.row_counts(level, factors):
         known = llvm_kernel.addresses(level, _UNPACKED_PARTS[factors])
-        table[rows] = known[dot_unpacked.kernel_name(rows, factors, has_terms)]
+        table[rows] = known[dot_unpacked.kernel_name(rows, factors, has_terms, signed)]
     return table
 
 
@@ -321,6 +323,8 @@ def int8_rows_kernel(level: Level, variant: Variant) -> Array:
     name = quantized_groups.kernel_name(
         variant.bits, dot_unpacked.begins_with_zeros(level, variant)
     )
+    if dot_unpacked.subtracts_zeros(level, variant):
+        name = quantized_groups.UNSIGNED
     return np.array([llvm_kernel.addresses(level, "_quads")[name]])
 
 
@@ -335,8 +339,9 @@ def int16_rows_kernel(level: Level, variant: Variant) -> Array:
 @functools.cache
 def quad_kernels(level: Level, variant: Variant) -> Array:
     """The kernels for rows of bytes: as `unpacked_kernels`, in place 0 what unpacks weights."""
-    has_terms = not dot_unpacked.begins_with_zeros(level, variant)
-    table = unpacked_kernels(level, Factors.QUADS, has_terms).copy()
+    signed = dot_unpacked.subtracts_zeros(level, variant)
+    has_terms = not signed and not dot_unpacked.begins_with_zeros(level, variant)
+    table = unpacked_kernels(level, Factors.QUADS, has_terms, signed).copy()
     name = unpack_words.kernel_name(variant, Factors.QUADS)
     table[0] = llvm_kernel.addresses(level, "_quads")[name]
     return table

@@ -147,7 +147,9 @@ def functions(level: Level, part: str = "") -> list[Function]:
         return made
     if part == "_quads":
         made = dot_unpacked.quad_functions(level)
-        return made + unpack_words.quad_functions() + quantized_groups.functions() if made else made
+        if made:
+            made += unpack_words.quad_functions(level) + quantized_groups.functions(level)
+        return made
     if part == "_winograd":
         return winograd.functions(lanes)
     if part == "_winograd_halves":

@@ -72,6 +72,7 @@ from partita_cpu.llvm.tiles.dot_unpacked import (
     begins_with_zeros,
     longest_unit,
     row_counts,
+    subtracts_zeros,
     width,
 )
 from partita_cpu.machine_model import MachineModel
@@ -465,4 +466,6 @@ def grouped_rows(
         return out
 
     zero = panels.zero if equal else -1
+    if subtracts_zeros(policy.level, panels.variant):
+        zero = -2  # rows are uint8
     return b.once(x, ("groups", sizes.size, unpacked.unit, sizes.bits, zero), quantize)

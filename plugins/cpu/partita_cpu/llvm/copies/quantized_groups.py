@@ -81,12 +81,19 @@ class _Levels(NamedTuple):
         order: A permutation in which each so many levels are stored.
         exponents: Whether scales are powers of two times a factor of the row, and exponents are
             stored in their place.
+        unsigned: Whether half of the range is added to levels where they are stored.
     """
 
     bits: int
     largest: float
     order: tuple[int, ...] = ()
     exponents: bool = False
+    unsigned: bool = False
+
+
+UNSIGNED = "groups_unsigned"
+"""The symbol of the kernel for weights of 4 bits that are int8, less their zero points: levels are
+uint8, 128 more, and second numbers mean nothing."""
 
 
 def kernel_name(bits: int, equal: bool) -> str:
@@ -94,13 +101,17 @@ def kernel_name(bits: int, equal: bool) -> str:
     return f"groups_{bits}{'_equal' if equal else ''}"
 
 
-def functions() -> list[Function]:
+def functions(level: Level) -> list[Function]:
     """The kernels for int8."""
-    return [
+    made = [
         _groups(kernel_name(bits, equal), _Levels(8, 127.0, quad_order(bits)), equal)
         for bits in PANEL_BITS
         for equal in (False, True)
     ]
+    if level.dots_bytes:
+        unsigned = _Levels(8, 127.0, quad_order(4), unsigned=True)
+        made.append(_groups(UNSIGNED, unsigned, equal=False))
+    return made
 
 
 def int16_functions(level: Level) -> list[Function]:
@@ -316,6 +327,9 @@ def _rounded(f: Function, x: str, out: str, factor: str, form: _Levels) -> str:
         places = ", ".join(f"i32 {i - i % each + form.order[i % each]}" for i in range(STEP))
         turned = f"shufflevector {short} {narrow}, {short} poison, {_INTS} <{places}>"
         narrow = f.let(turned)
+    if form.unsigned:
+        middle = f.splat(STEP, f"i{form.bits}", str(-1 << (form.bits - 1)))
+        narrow = f.let(f"xor {short} {narrow}, {middle}")
     f.do(f"store {short} {narrow}, ptr {out}, align 1")
     return levels
 

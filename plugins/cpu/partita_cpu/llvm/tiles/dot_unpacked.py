@@ -9,7 +9,8 @@ Unpacked weights are 32-bit words, those of all columns side by side. A word hol
 - a pair: two neighbouring terms as int16, the integer zero point already subtracted; rows are int16
   in the layout of `rows_int16`; or
 - a quad: four levels as uint8; rows are int8 in the order of `quad_order`, the one in which shifts
-  and masks find weights in packed words.
+  and masks find weights in packed words. Where `subtracts_zeros` is true, a quad is four levels
+  less their zero points as int8, and rows are uint8, 128 more than they were.
 
 A unit is a run of terms that has one scale on both sides. Its sums are exact: those of quads in
 int32, where an instruction multiplies four bytes and adds them up, else in int16 until the unit
@@ -18,7 +19,8 @@ ends. The latter is for 4-bit weights and units of at most `SHORT_UNIT` terms: a
 
 Zero points that are not subtracted yet are removed in float32: zero point times scale, times the
 sum of the row's terms. Where all are equal and sums are int32, these start at the correction
-instead, which is the second number of the row's unit.
+instead, which is the second number of the row's unit. Where quads are int8, sums start at what the
+128 come to, which is the term of the column's unit as int32.
 """
 
 from __future__ import annotations
@@ -45,10 +47,11 @@ PARAMETERS = (
 )
 """x: the first word of the first row; ldx: bytes between rows. numbers: the two numbers (scale,
 zero-point correction) of its first unit. w: words, `width` for each word of a row. scales, terms:
-float32, `width` for each unit. units: number of units; words: words of a unit. from: what is added,
-ldfrom bytes between rows. y: the result, ldy bytes between rows. columns: how many columns exist.
-ahead: what is read next, one line of which is prefetched for each unit. factor: that of the first
-row, ldx bytes from those of the others; read for pairs where `scales_by_exponents` is true."""
+float32, `width` for each unit; terms of quads of int8: int32. units: number of units; words: words
+of a unit. from: what is added, ldfrom bytes between rows. y: the result, ldy bytes between rows.
+columns: how many columns exist. ahead: what is read next, one line of which is prefetched for each
+unit. factor: that of the first row, ldx bytes from those of the others; read for pairs where
+`scales_by_exponents` is true."""
 
 BLOCK_BITS = (4, 8)
 """Bits of block-quantized weights in a model."""
@@ -117,9 +120,10 @@ def row_counts(level: Level, factors: Factors) -> tuple[int, ...]:
     return (1, 2, 4, 6) if level.lanes == 16 else ()
 
 
-def kernel_name(rows: int, factors: Factors, has_terms: bool) -> str:
+def kernel_name(rows: int, factors: Factors, has_terms: bool, signed: bool = False) -> str:
     """The symbol of a kernel."""
-    return f"{factors.value}_{'terms_' if has_terms else ''}{rows}"
+    kind = "signed_" if signed else "terms_" if has_terms else ""
+    return f"{factors.value}_{kind}{rows}"
 
 
 def pair_functions(level: Level) -> list[Function]:
@@ -133,9 +137,10 @@ def pair_functions(level: Level) -> list[Function]:
 
 def quad_functions(level: Level) -> list[Function]:
     """All kernels for quads; without terms where sums can begin with what comes off."""
+    kinds = [(False, False), (False, True), (True, False)] if level.dots_bytes else [(True, False)]
     return [
-        _Dots(rows, level, Factors.QUADS, has_terms).function()
-        for has_terms in ((False, True) if level.dots_bytes else (True,))
+        _Dots(rows, level, Factors.QUADS, has_terms, signed).function()
+        for has_terms, signed in kinds
         for rows in row_counts(level, Factors.QUADS)
     ]
 
@@ -145,6 +150,11 @@ def begins_with_zeros(level: Level, variant: Variant) -> bool:
     return level.dots_bytes and variant.zeros is Zeros.EQUAL
 
 
+def subtracts_zeros(level: Level, variant: Variant) -> bool:
+    """Whether quads of such weights are int8, less their zero points, and rows uint8."""
+    return level.dots_bytes and variant.zeros is Zeros.BYTES and variant.bits == 4
+
+
 class _Dots:
     """Writes one kernel.
 
@@ -152,8 +162,16 @@ class _Dots:
     registers hold whole sums.
     """
 
-    def __init__(self, rows: int, level: Level, factors: Factors, has_terms: bool) -> None:
-        self._f = Function(kernel_name(rows, factors, has_terms), PARAMETERS)
+    def __init__(
+        self,
+        rows: int,
+        level: Level,
+        factors: Factors,
+        has_terms: bool,
+        signed: bool = False,
+    ) -> None:
+        self._f = Function(kernel_name(rows, factors, has_terms, signed), PARAMETERS)
+        self._signed = signed
         self._rows, self._level, self._has_terms = rows, level, has_terms
         self._places = [(row, v) for row in range(rows) for v in _VECTORS]
         lanes = self._lanes = level.lanes
@@ -233,7 +251,7 @@ class _Dots:
         values, totals = values[:count], values[count:]
         (w, scales, terms), rows, numbers = values[:3], values[3::2], values[4::2]
         state = [("ptr", pointer) for pointer in (w, *rows)]
-        state += [(self._sum, first) for first in self._first_sums(numbers)]
+        state += [(self._sum, first) for first in self._first_sums(numbers, terms)]
         after = f.loop("%words", state, self._word)
         w, rows, sums = after[0], after[1 : 1 + len(rows)], after[1 + len(rows) :]
         for row in range(self._rows):
@@ -270,11 +288,14 @@ class _Dots:
             following += [of_rows, f.at(of_numbers, 8)]
         return [*following, *totals]
 
-    def _first_sums(self, numbers: list[str]) -> list[str]:
+    def _first_sums(self, numbers: list[str], terms: str) -> list[str]:
         """What the sums of a unit begin with, place by place."""
         if not self._begins:
             return ["zeroinitializer"] * len(self._places)
         f, found = self._f, []
+        if self._signed:
+            of_columns = [f.load(self._ints, f.at(terms, self._bytes * v)) for v in _VECTORS]
+            return of_columns * self._rows
         for row in range(self._rows):
             number = f.load("i32", f.at(self._at_row(numbers, row), 4))
             found += [f.splat(self._lanes, "i32", number)] * len(_VECTORS)
@@ -309,6 +330,8 @@ class _Dots:
         if self._factor == self._shorts:
             return add_pairs(f, self._level, total, x, w)
         of = f"{self._quads} {w}, {self._quads} {x}"
+        if self._signed:
+            of = f"{self._quads} {x}, {self._quads} {w}"
         if self._is_short:
             products = f.let(f"call {self._shorts} {_pairs_of_quads(self._level)}({of})")
             return f.let(f"add {self._shorts} {total}, {products}")

@@ -1,12 +1,14 @@
 """Unpacks block-quantized weights to the words of `dot_unpacked`: quads of bytes, pairs of int16.
 
 Scales, and zero points times scales, become float32, one of each per column and unit. Whole zero
-points are subtracted from pairs.
+points are subtracted from pairs, and from quads where `dot_unpacked.subtracts_zeros` is true: what
+rows that are 128 too large give is subtracted then, as an int32 in the place of the other float32.
 """
 
 from __future__ import annotations
 
 from partita_cpu.llvm.function import Function
+from partita_cpu.llvm.levels import Level
 from partita_cpu.llvm.tiles.dot_blocks import (
     COLUMNS,
     STEP,
@@ -16,7 +18,7 @@ from partita_cpu.llvm.tiles.dot_blocks import (
     quad_pairs,
     six_bit_quads,
 )
-from partita_cpu.llvm.tiles.dot_unpacked import Factors
+from partita_cpu.llvm.tiles.dot_unpacked import Factors, subtracts_zeros
 from partita_cpu.llvm.tiles.unpack_blocks import block_numbers
 
 PARAMETERS = (
@@ -29,7 +31,12 @@ the next. zero: the zero point if all are equal."""
 
 _INTS, _FLOATS = f"<{COLUMNS} x i32>", f"<{COLUMNS} x float>"
 _SHORTS = f"<{2 * COLUMNS} x i16>"
+_BYTES = f"<{4 * COLUMNS} x i8>"
 _NIBBLES = 0x0F0F0F0F
+_EVERY_BYTE = 0x01010101
+_EVEN_BYTES = 0x00FF00FF
+_BYTE_OFFSET = 128
+"""What is added to the levels of rows that are uint8."""
 
 
 def kernel_name(variant: Variant, factors: Factors) -> str:
@@ -37,9 +44,14 @@ def kernel_name(variant: Variant, factors: Factors) -> str:
     return f"{factors.value}_of_{variant.name}"
 
 
-def quad_functions() -> list[Function]:
+def quad_functions(level: Level) -> list[Function]:
     """All of them for quads."""
-    return [_unpack(variant, Factors.QUADS) for variant in VARIANTS]
+    return [
+        _unpack_signed(variant)
+        if subtracts_zeros(level, variant)
+        else _unpack(variant, Factors.QUADS)
+        for variant in VARIANTS
+    ]
 
 
 def pair_function(variant: Variant) -> Function:
@@ -84,6 +96,75 @@ def _unpack(variant: Variant, factors: Factors) -> Function:
     f.loop("%blocks", [("ptr", f"%{name}") for name in names], block)
     f.do("ret void")
     return f
+
+
+def _unpack_signed(variant: Variant) -> Function:
+    """Quads of 4 bits less their zero points; sums of the levels of each unit go with them."""
+    f = Function(kernel_name(variant, Factors.QUADS), PARAMETERS)
+    steps = f.let("udiv i64 %steps, %units")
+    terms = f.let(f"trunc i64 {f.let(f'mul i64 {steps}, {STEP}')} to i32")
+
+    def block(_: str, values: list[str]) -> list[str]:
+        w, scales, zeros, to, to_scales, to_terms = values
+        scale, _ = block_numbers(f, variant, scales, zeros, "%zero")
+        zero = f.let(f"zext <{COLUMNS} x i8> {f.load(f'<{COLUMNS} x i8>', zeros, 1)} to {_INTS}")
+        of_bytes = f.let(f"mul {_INTS} {zero}, {f.splat(COLUMNS, 'i32', str(_EVERY_BYTE))}")
+        of_unit = f.let(f"mul {_INTS} {zero}, {f.splat(COLUMNS, 'i32', terms)}")
+
+        def step(_: str, values: list[str]) -> list[str]:
+            w, to, total = values
+            found = [f.load(_INTS, f.at(w, 4 * COLUMNS * word), 1) for word in range(2)]
+            quads = _quads(f, 4, found)
+            for quad in quads:
+                f.do(f"store {_BYTES} {_difference(f, quad, of_bytes)}, ptr {to}, align 4")
+                to = f.at(to, "%pitch")
+            return [f.at(w, 8 * COLUMNS), to, _with_bytes(f, total, quads)]
+
+        def unit(_: str, values: list[str]) -> list[str]:
+            w, to, to_scales, to_terms = values
+            state = [("ptr", w), ("ptr", to), (_INTS, "zeroinitializer")]
+            w, to, total = f.loop(steps, state, step)
+            total = f.let(f"sub {_INTS} {of_unit}, {_halves_added(f, total)}")
+            total = f.let(f"mul {_INTS} {total}, {f.splat(COLUMNS, 'i32', str(_BYTE_OFFSET))}")
+            f.do(f"store {_FLOATS} {scale}, ptr {to_scales}, align 4")
+            f.do(f"store {_INTS} {total}, ptr {to_terms}, align 4")
+            return [w, to, f.at(to_scales, "%pitch"), f.at(to_terms, "%pitch")]
+
+        state = [("ptr", place) for place in (w, to, to_scales, to_terms)]
+        w, to, to_scales, to_terms = f.loop("%units", state, unit)
+        scales = f.at(scales, variant.scale_bytes * COLUMNS)
+        zeros = f.at(zeros, variant.zeros.size * COLUMNS)
+        return [w, scales, zeros, to, to_scales, to_terms]
+
+    names = ("w", "scales", "zeros", "to", "to_scales", "to_terms")
+    f.loop("%blocks", [("ptr", f"%{name}") for name in names], block)
+    f.do("ret void")
+    return f
+
+
+def _difference(f: Function, words: str, others: str) -> str:
+    """The bytes of words less those of others."""
+    both = (f.let(f"bitcast {_INTS} {each} to {_BYTES}") for each in (words, others))
+    return f.let(f"sub {_BYTES} {', '.join(both)}")
+
+
+def _with_bytes(f: Function, total: str, quads: list[str]) -> str:
+    """Sums in both halves of words, and the bytes of four quads of 4 bits."""
+    first, *others = quads
+    for other in others:
+        first = f.let(f"add {_INTS} {first}, {other}")
+    mask = f.splat(COLUMNS, "i32", str(_EVEN_BYTES))
+    odd = f.let(f"lshr {_INTS} {first}, {f.splat(COLUMNS, 'i32', '8')}")
+    for each in (first, odd):
+        total = f.let(f"add {_INTS} {total}, {f.let(f'and {_INTS} {each}, {mask}')}")
+    return total
+
+
+def _halves_added(f: Function, words: str) -> str:
+    """The sums of both halves of words."""
+    low = f.let(f"and {_INTS} {words}, {f.splat(COLUMNS, 'i32', str(0xFFFF))}")
+    high = f.let(f"lshr {_INTS} {words}, {f.splat(COLUMNS, 'i32', '16')}")
+    return f.let(f"add {_INTS} {low}, {high}")
 
 
 def _quads(f: Function, bits: int, words: list[str]) -> list[str]:
