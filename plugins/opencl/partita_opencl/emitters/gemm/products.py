@@ -157,19 +157,21 @@ def tiles(
     limits = k.tuning.limits
     rows, columns, depth, batches = product.rows, product.columns, product.depth, product.batches
     matrix = k.tuning.matrix_units and is_half(out.dtype)
-    fitting = tiles_for(limits, matrix=matrix)
+    # Processors that have matrix units copy past the registers, too.
+    later = limits.matrix_units or limits.is_cpu
+    staged = later and not is_half(out.dtype) and not (a_step or options)
+    fitting = tiles_for(limits, matrix=matrix, staged=staged)
     if k.tuning.form is Form.NARROW:
         fitting = [min(fitting, key=lambda tile: tile.high * tile.wide)]
     half = "half " if is_half(out.dtype) else ""
     how = chosen_cut(k, f"{half}tile {unit}", fitting, (rows, columns, depth, batches), unit)
-    flags: dict[str, bool] = {"A_PACKED": a_step > 0}
+    flags: dict[str, bool] = {"A_PACKED": a_step > 0, "NVIDIA": limits.is_nvidia}
     target = out
     parts: tuple[Argument, ...] = ()
     summed_later = False
     if how.splits > 1 and limits.hands_over:
         parts = handed_over(k, how)
         flags["HAND_OVER"] = True
-        flags["NVIDIA"] = limits.is_nvidia
     elif how.splits > 1:
         target = k.empty((how.splits, out.size), np.float32)
         summed_later = True
