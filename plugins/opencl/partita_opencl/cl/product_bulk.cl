@@ -8,6 +8,7 @@
 //
 // Options: BM BN  tile sizes, WM  warps that compute: BM / 16, WN: 1, STAGES, WARPGROUP
 //   SINGLE    y and the residual are of float32
+//   BIASED    the bias is added
 //   RESIDUAL  the residual is added
 //   SLABS     slabs of 16 rows of 128 bytes of a warp's results in local memory; a divisor of PARTS
 
@@ -155,7 +156,11 @@ void product_bulk(
     #pragma unroll
     for (int i = 0; i < FRAGMENTS; i++) {
       const int n = n0 + i * 8 + lane % 4 * 2;
+#ifdef BIASED
       const float2 b = n < columns ? *(__global const float2*)(bias + n) : (float2)(0.0f);
+#else
+      const float2 b = (float2)(0.0f);
+#endif
       sums[i * 4] = sums[i * 4 + 2] = b.x;
       sums[i * 4 + 1] = sums[i * 4 + 3] = b.y;
     }

@@ -78,6 +78,22 @@ def test_products(sizes, precision, bound):
     assert "product_bulk" in kernels(request)
 
 
+def test_products_without_bias():
+    x, w = floats(70, 200), floats(200, 72, seed=1) * 200**-0.5
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["m"]),
+        helper.make_node("Relu", ["m"], ["h"]),
+        helper.make_node("Transpose", ["h"], ["y"]),
+    ]
+    model = build(nodes, {"x": x}, ["y"], [numpy_helper.from_array(w, "w")])
+    request = compiled(model, **HOW).create_infer_request()
+    wanted = np.maximum(x.astype(np.float64) @ w, 0).T
+    for _ in range(2):
+        found = np.array(request.infer({"x": x})[0])
+        assert np.linalg.norm(found - wanted) <= 2e-3 * np.linalg.norm(wanted)
+    assert "product_bulk" in kernels(request)
+
+
 def test_residuals_and_results_of_float32():
     assert matrix_unit_checks.product_error("0", rows=70) < 2e-3
 

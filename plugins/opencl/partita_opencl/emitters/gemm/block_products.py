@@ -213,7 +213,8 @@ def _multiply_many(
     stream = stream_of(form, rows)
     bias = packed_bias(k, stream, weights.scales, epilogue.bias)
     w = weights.words if form.bits == 16 else unpacked(k, weights, a, columns_first=True)
-    operands = StreamOperands(a, w, bias, epilogue.residual, out)
+    biased = epilogue.bias is not None
+    operands = StreamOperands(a, w, bias, epilogue.residual, out, biased)
     stream_product(k, stream, operands, epilogue.activation)
 
 

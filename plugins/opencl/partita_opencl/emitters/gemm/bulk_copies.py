@@ -58,13 +58,13 @@ def bulk_product(
         operands: What is read and written.
         product: What is computed; the launch is known by it to passes.
     """
-    x, w, bias, residual, out = operands
+    x, w, bias, residual, out, biased = operands
     stream, activation = product.stream, product.activation
     rows, depth, columns, width = stream.rows, stream.depth, stream.columns, stream.width
     limits = k.tuning.limits
     size = 1 if is_half(out.dtype) else 2
     options: dict[str, int | None] = {"ACTIVATION": int(activation.code)}
-    flags = {"RESIDUAL": residual is not None, "SINGLE": size == 2}
+    flags = {"RESIDUAL": residual is not None, "SINGLE": size == 2, "BIASED": biased}
     names = ("HALF", "NVIDIA") if limits.is_nvidia else ("HALF",)
     describer = ProgramKey("tensor_map.cl", tuple((name, None) for name in names))
     result = (width * size, rows, width * size, _SLAB_ROWS)

@@ -143,7 +143,7 @@ def _streamed(
     stream = _dense(rows, b, ragged=single_precision)
     out = k.empty((*a.shape[:-1], columns), SINGLE if single_precision else HALF)
     w, row = packed(k, stream, b, bias, transposed=True)
-    operands = StreamOperands(a, w, row, residual, out)
+    operands = StreamOperands(a, w, row, residual, out, bias is not None)
     stream_product(k, stream, operands, activation_of(node), norm)
     return out
 

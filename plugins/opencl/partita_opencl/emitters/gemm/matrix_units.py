@@ -112,7 +112,7 @@ def stream_product(
 
 def _chosen(k: Kit, stream: Stream, operands: StreamOperands, norm: Norm | None) -> Cut:
     """How the product is cut: whole for a normalization, else as was measured or is expected."""
-    x, _, _, residual, out = operands
+    x, residual, out = operands.x, operands.residual, operands.out
     limits, dense = k.tuning.limits, stream.is_dense
     bulk = k.tuning.copy_engine and dense and stream.groups == 1 and norm is None
     bulk = bulk and is_half(x.dtype) and (residual is None or residual.dtype == out.dtype)
@@ -144,7 +144,7 @@ def _launch(
         norm: How rows are normalized before; None if they are not.
         product: Sizes, activation and limits.
     """
-    x, w, bias, residual, out = operands
+    x, w, bias, residual, out, _ = operands
     stream, activation, limits = product.stream, product.activation, k.tuning.limits
     steps = how.per_split // STREAM_DEEP
     flags = _flags(stream, how, operands, norm)

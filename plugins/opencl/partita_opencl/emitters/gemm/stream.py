@@ -184,6 +184,7 @@ class StreamOperands(NamedTuple):
         bias: As :func:`packed_bias` makes it.
         residual: Added to the result, or ``None``: halves, or float32 if the result is, too.
         out: The result: halves, or float32 if it is ragged.
+        biased: Whether the bias is more than zeros, which need not be read.
     """
 
     x: Operand
@@ -191,3 +192,4 @@ class StreamOperands(NamedTuple):
     bias: Operand
     residual: Operand | None
     out: Operand
+    biased: bool = True
