@@ -2,6 +2,7 @@
 
     python benchmarks/gpu_decoders.py [--size 1B] [--layers 6] [--weights f16,q4] [--context 1024]
         [--tokens 64] [--prompt 512] [--precision f16] [--without block_tiles,cache_attention]
+        [--kernels]
 
 The decoder has random weights (`random_decoders.py`), fewer layers with ``--layers``, a cache of
 ``--context`` tokens that is half full, and a batch of one. PyTorch computes the same layers in
@@ -13,7 +14,9 @@ per token, tokens per second, and the bytes that a token must read (weights, and
 the cache) over that time. ``--without`` prints what tokens take without the kernels of a name, one
 name after another: the difference is what these kernels and their launches take. It leaves out what
 OpenCL launches, so that it asks for ``PARTITA_CUDA=0``. ``--prompt`` measures so many tokens at
-once, in an empty cache, by Partita alone.
+once, in an empty cache, by Partita alone. ``--kernels`` prints how long each kernel of a token
+takes on the device, and how long nothing ran before it, as CUDA's profiler tells: to some tenths of
+a microsecond, where tokens of two processes differ by ten.
 """
 
 from __future__ import annotations
@@ -163,6 +166,30 @@ def without(kernel: str) -> Iterator[None]:
         launch_batch.KernelSequence.enqueue = whole  # type: ignore[method-assign]  # as it was
 
 
+def print_kernels(call: Call, calls: int = 20) -> None:
+    """Prints the kernels and copies of a token in order, with medians in microseconds."""
+    from torch.autograd import DeviceType
+    from torch.profiler import ProfilerActivity, profile
+
+    call()
+    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+        for _ in range(calls):
+            call()
+    found = [event for event in profiled.events() if event.device_type == DeviceType.CUDA]
+    found.sort(key=lambda event: event.time_range.start)
+    each = len(found) // calls
+    if not each or len(found) % calls:
+        print("  CUDA launched no kernels, or not the same ones for each token.")
+        return
+    for place in range(each):
+        same = found[place::each]
+        taken = statistics.median(event.time_range.elapsed_us() for event in same)
+        before = [found[i - 1].time_range.end for i in range(place, len(found), each) if i]
+        starts = [event.time_range.start for event in same[-len(before) :]]
+        idle = statistics.median(s - e for s, e in zip(starts, before, strict=True))
+        print(f"    {same[0].name[:40]:40} {taken:8.2f} us {idle:8.2f} us idle before")
+
+
 def main() -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(
@@ -179,6 +206,7 @@ def main() -> None:
     parser.add_argument("--precision", default="f16", help="what Partita computes in")
     parser.add_argument("--device", default="GPU")
     parser.add_argument("--without", default="", help="kernels that are left out, one by one")
+    parser.add_argument("--kernels", action="store_true", help="how long each kernel takes")
     arguments = parser.parse_args()
     sizes, kinds = SIZES[arguments.size], arguments.weights.split(",")
     if arguments.layers is not None:
@@ -211,6 +239,9 @@ def main() -> None:
         nbytes = work_of_a_token(model, context, context // 2).bytes_read
         rate = f"{1 / seconds:8.1f} tokens/s {nbytes / seconds / 1e9:8.0f} GB/s"
         print(f"  {name:26} {seconds * 1e3:8.3f} ms {rate}")
+    for kind in kinds if arguments.kernels else ():
+        print(f"  {kind}")
+        print_kernels(calls[f"Partita {kind}"])
     for kernel in filter(None, arguments.without.split(",")):
         for kind in kinds:
             taken = []

@@ -44,7 +44,7 @@ _LINE, _RECORD = 32, 16
 _CHUNKS = (4, 2)
 """Pieces that are copied at once: many, or few where there is no room for many."""
 
-_LEAST_DEEP, _MOST_DEEP = 2, 3
+_DEEP = 2
 """Such copies of each warp that are on their way: more would keep rows and signals waiting."""
 
 _TURN_COST = 1
@@ -86,24 +86,17 @@ def are_tiled(tuning: Tuning, form: BlockForm, dtype: np.dtype[Any]) -> bool:
     if not usable or not fits or form.depth % 8:
         return False
     pieces = math.ceil(form.depth / PIECE)
-    return _ring(tuning.limits, MOST_ROWS, pieces, WORD_BYTES + 8 * 4 * 8) is not None
+    return _chunk(tuning.limits, MOST_ROWS, pieces, WORD_BYTES + 8 * 4 * 8) is not None
 
 
-class _Ring(NamedTuple):
-    """What of a warp's weights is on its way: how many copies, and pieces of each."""
-
-    deep: int
-    chunk: int
-
-
-def _ring(limits: Limits, rows: int, pieces: int, piece_bytes: int) -> _Ring | None:
-    """What there is room for beside rows and sums; ``None`` if that is too little."""
+def _chunk(limits: Limits, rows: int, pieces: int, piece_bytes: int) -> int | None:
+    """Pieces of a copy for which there is room beside rows and sums; ``None`` if there is not."""
     held = rows * (pieces * PIECE + 32) * 2 + pieces * 2 * 4 * (4 if rows > 2 else rows)
     held += 2 * _WARPS * rows * TILE * 4 + _ITEMS * 4 + MOST_PRODUCTS * _RECORD * 4 + 1024
     for chunk in _CHUNKS:
         room = (limits.kernel_local_bytes - held) // (_WARPS * (chunk * piece_bytes + 8))
-        if room >= _LEAST_DEEP:
-            return _Ring(min(_MOST_DEEP, room), chunk)
+        if room >= _DEEP:
+            return chunk
     return None
 
 
@@ -157,16 +150,16 @@ def launch_of(run: Sequence[Placed], tuning: Tuning) -> RunLaunch:
     activation = next((kind for kind in kinds if kind != NO_ACTIVATION), NO_ACTIVATION)
     first = run[0].product
     pieces = max(math.ceil(placed.product.weights.form.depth / PIECE) for placed in run)
-    ring = _ring(tuning.limits, first.rows, pieces, first.weights.words.shape[-1])
-    if ring is None:
+    chunk = _chunk(tuning.limits, first.rows, pieces, first.weights.words.shape[-1])
+    if chunk is None:
         raise ValueError(f"weights of {pieces} pieces lie in tiles, for which there is no room")
     options: dict[str, str | int | None] = {
         "ITEMS": _ITEMS,
         "ROWS": first.rows,
         "PRODUCTS": len(run),
         "PIECES": pieces,
-        "DEEP": ring.deep,
-        "CHUNK": ring.chunk,
+        "DEEP": _DEEP,
+        "CHUNK": chunk,
         "ACTIVATION": int(activation.code),
         "NORMALIZE": None,
         **first.weights.options(),
