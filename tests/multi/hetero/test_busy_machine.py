@@ -195,6 +195,12 @@ def test_where_the_system_does_not_tell_a_thread_that_counts_does(monkeypatch):
     assert LoadWatch().share() == 0.25
 
 
+def test_processes_of_lower_priority_make_way():
+    columns = "cpu0 {} {} 5 100 0 0 0 0 0 0"
+    ticks = [clock.busy_ticks(columns.format(user, nice), [0]) for user, nice in ((1, 9), (9, 1))]
+    assert ticks == [6, 14]
+
+
 def test_a_quiet_machine_needs_no_note():
     assert busy_note("Speeds of A", QUIET) == ""
     assert busy_note("Speeds of A", 0.456).startswith("Speeds of A were measured while other proc")

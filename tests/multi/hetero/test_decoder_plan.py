@@ -530,8 +530,9 @@ def test_attention_is_told_by_probes_of_its_own_sizes(monkeypatch, tmp_path):
 
 
 def test_probes_of_attention_compute_attention():
-    for probe, (rows, total) in attention_probe.PROBES.items():
-        model = attention_probe.attention_model(ATTENTION, probe)
+    for probe in attention_probe.PROBES:
+        rows, total = attention_probe.tokens_of(probe, 1024)
+        model = attention_probe.attention_model(ATTENTION, probe, 1024)
         x = np.random.default_rng(1).standard_normal((1, rows, 8 * 16)).astype(np.float32)
         caches = {port.name: np.full(port.shape, 0.1, np.float32) for port in model.inputs[1:]}
         core = partita.Core()
@@ -551,11 +552,49 @@ def test_probes_of_attention_compute_attention():
 
 def test_rates_of_attention_follow_from_the_seconds_of_probes():
     seconds = {"of one": 1.0, "of one behind many": 3.0, "of many": 5.0}
-    speed = speed_of_attention(ATTENTION, seconds)
-    layers, places, rows = attention_probe.LAYERS, attention_probe.PLACES, attention_probe.ROWS
+    speed = speed_of_attention(ATTENTION, seconds, places := 2048)
+    layers, rows = attention_probe.LAYERS, attention_probe.ROWS
     assert speed.read == layers * 2 * 2 * 16 * 4 * (places - 1) / 2
     assert speed.multiply == layers * 2 * 4 * 16 * rows**2 / 2 / 4
-    assert speed_of_attention(ATTENTION, {**seconds, "of many": None}) is None
+
+
+def test_caches_of_probes_are_as_large_as_the_weights_of_the_decoder():
+    assert next(ATTENTION.places(1 << 20)) == attention_probe.LEAST_PLACES
+    for nbytes in (64 << 20, 512 << 20):
+        largest, *smaller = ATTENTION.places(nbytes)
+        assert 0.99 * nbytes <= largest * ATTENTION.place_bytes <= nbytes
+        assert smaller[-1] == attention_probe.LEAST_PLACES
+        caches = attention_probe.attention_model(ATTENTION, "of one", largest).inputs[1:]
+        assert sum(4 * np.prod(port.shape) for port in caches) == largest * ATTENTION.place_bytes
+
+
+def test_a_device_without_room_for_large_caches_is_measured_by_small_ones(probe_attention):
+    assert probe_attention(1 << 30) > probe_attention(5 << 20) >= 1024
+    assert probe_attention(0) is None
+
+
+@pytest.fixture
+def probe_attention(monkeypatch, tmp_path):
+    """Places of the caches by which a device with so much room is measured."""
+    asked = []
+
+    def run(device, model, effort=None):
+        places = model.inputs[1].shape[2]
+        asked.append(places)
+        nbytes = sum(4 * int(np.prod(port.shape)) for port in model.inputs[1:])
+        return probes._Timed(1e-3, 0.0) if nbytes <= room[-1] else None
+
+    room = []
+    monkeypatch.setattr(probes.ProbedDevice, "run", run)
+
+    def measure(nbytes):
+        room.append(nbytes)
+        with Database(tmp_path / f"{nbytes}.sqlite3") as database:
+            device = probes.ProbedDevice(None, "F", "key", database, MachineLoad())
+            speed, _ = probes._attention_speed(device, ATTENTION, 64 << 20)
+        return None if speed is None else asked[-1]
+
+    return measure
 
 
 def test_attention_counts_by_its_own_speed():

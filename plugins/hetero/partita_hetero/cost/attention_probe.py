@@ -2,12 +2,13 @@
 
 A probe is a model of some ``GroupQueryAttention`` beside each other, each with a cache of its own.
 One new token behind few others and behind many tells how fast keys and values are read, many new
-tokens how fast they are multiplied.
+tokens how fast they are multiplied. The caches are as large as a decoder's weights in all: what
+lies in a processor's caches of them is gone when the weights of the next token have been read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,21 +22,26 @@ if TYPE_CHECKING:
 
     from partita.model.model import Model
 
-PLACES = 1024
-"""Of the caches."""
+LEAST_PLACES = 1024
+"""Of a cache, at least."""
 
-LAYERS = 8
-"""Operations of a probe; together their caches are larger than what is next to a core."""
+LAYERS = 16
+"""Operations of a probe."""
 
 ROWS = 256
 """New tokens of the probe of many."""
 
-PROBES: Mapping[str, tuple[int, int]] = {
-    "of one": (1, 1),
-    "of one behind many": (1, PLACES),
-    "of many": (ROWS, ROWS),
-}
-"""By name: new tokens, and tokens in the cache after the run."""
+PROBES = ("of one", "of one behind many", "of many")
+
+
+def tokens_of(probe: str, places: int) -> tuple[int, int]:
+    """New tokens of a probe, and tokens in the caches after the run.
+
+    Args:
+        probe: One of `PROBES`.
+        places: Of each cache.
+    """
+    return {"of one": (1, 1), "of one behind many": (1, places), "of many": (ROWS, ROWS)}[probe]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +85,19 @@ class AttentionShape:
         """Elements of a cache for one head and token."""
         return row_bytes(self.size) if self.bits == 8 else self.size
 
+    @property
+    def place_bytes(self) -> int:
+        """Bytes of all caches of a probe for one token."""
+        return LAYERS * 2 * self.kv_heads * self.row * self.bits // 8
+
+    def places(self, nbytes: int) -> Iterator[int]:
+        """Places of caches that take so many bytes in all, and of ever smaller ones."""
+        places = max(LEAST_PLACES, nbytes // self.place_bytes)
+        while places > LEAST_PLACES:
+            yield places
+            places //= 4
+        yield LEAST_PLACES
+
 
 @dataclass(frozen=True, slots=True)
 class AttentionSpeed:
@@ -94,25 +113,24 @@ class AttentionSpeed:
 
 
 def speed_of_attention(
-    shape: AttentionShape, seconds: Mapping[str, float | None]
-) -> AttentionSpeed | None:
-    """What probes tell; ``None`` if the device did not run all of them.
+    shape: AttentionShape, seconds: Mapping[str, float], places: int
+) -> AttentionSpeed:
+    """What probes tell.
 
     Args:
         shape: Of the probes.
         seconds: By the name of a probe.
+        places: Of each cache.
     """
     one, behind, many = (seconds[probe] for probe in PROBES)
-    if one is None or behind is None or many is None:
-        return None
-    nbytes = LAYERS * 2 * shape.kv_heads * shape.row * shape.bits / 8 * (PLACES - 1)
+    nbytes = shape.place_bytes * (places - 1)
     products = LAYERS * 2 * shape.heads * shape.size * ROWS * ROWS / 2
     return AttentionSpeed(
         nbytes / max(behind - one, behind / 10), products / max(many - one, many / 10)
     )
 
 
-def attention_model(shape: AttentionShape, probe: str) -> Model:
+def attention_model(shape: AttentionShape, probe: str, places: int) -> Model:
     """The model of a probe.
 
     Its inputs are queries, keys and values beside each other, then caches.
@@ -121,7 +139,7 @@ def attention_model(shape: AttentionShape, probe: str) -> Model:
 
     from partita.frontends.reader import read_model
 
-    rows, total = PROBES[probe]
+    rows, total = tokens_of(probe, places)
     width = shape.heads + 2 * shape.kv_heads
     quantized = ATTRIBUTES if shape.bits == 8 else {}
     first = ir.Value(
@@ -133,7 +151,7 @@ def attention_model(shape: AttentionShape, probe: str) -> Model:
     whole = _constant("total_sequence_length", np.array(total, np.int32))
     attended, pasts, presents, nodes = [], [], [], []
     for number in range(LAYERS):
-        caches = [_cache(shape, f"past.{number}.{what}") for what in ("key", "value")]
+        caches = [_cache(shape, places, f"past.{number}.{what}") for what in ("key", "value")]
         node = ir.node(
             "GroupQueryAttention",
             [first, None, None, *caches, lengths, whole],
@@ -165,12 +183,12 @@ def attention_model(shape: AttentionShape, probe: str) -> Model:
     return read_model(ir.Model(graph, ir_version=10))
 
 
-def _cache(shape: AttentionShape, name: str) -> ir.Value:
+def _cache(shape: AttentionShape, places: int, name: str) -> ir.Value:
     """A cache as an input, which runs write to in place, as those of decoders do."""
     import onnx_ir as ir
 
     dtype = {32: ir.DataType.FLOAT, 16: ir.DataType.FLOAT16, 8: ir.DataType.INT8}[shape.bits]
-    sizes = ir.Shape([1, shape.kv_heads, PLACES, shape.row])
+    sizes = ir.Shape([1, shape.kv_heads, places, shape.row])
     return ir.Value(name=name, shape=sizes, type=ir.TensorType(dtype))
 
 

@@ -275,17 +275,37 @@ def device_speed(
         )
     attending = None
     if attention is not None:
+        attending, meanwhile = _attention_speed(device, attention, size)
+        busy.append(meanwhile)
+    return DeviceSpeed(read, multiply, op.seconds, attending, max(busy))
+
+
+def _attention_speed(
+    device: ProbedDevice, shape: AttentionShape, nbytes: int
+) -> tuple[AttentionSpeed | None, float]:
+    """How fast a device attends over caches, and how busy others kept the machine meanwhile.
+
+    ``None`` if it runs none of the probes.
+
+    Args:
+        device: The device.
+        shape: The sizes of the attention.
+        nbytes: Of all caches, if the device has room for them.
+    """
+    for places in shape.places(nbytes):
         found = {
             probe: device.known(
-                f"attention in place, {probe}: {attention}",
-                partial(device.run, attention_model(attention, probe)),
+                f"attention in place, {probe}, caches of {places}: {shape}",
+                partial(device.run, attention_model(shape, probe, places)),
             )
             for probe in PROBES
         }
-        busy += [cost.busy for cost in found.values() if cost is not None]
-        times = {probe: None if cost is None else cost.seconds for probe, cost in found.items()}
-        attending = speed_of_attention(attention, times)
-    return DeviceSpeed(read, multiply, op.seconds, attending, max(busy))
+        costs = {probe: cost for probe, cost in found.items() if cost is not None}
+        if len(costs) == len(PROBES):
+            seconds = {probe: cost.seconds for probe, cost in costs.items()}
+            busy = max(cost.busy for cost in costs.values())
+            return speed_of_attention(shape, seconds, places), busy
+    return None, 0.0
 
 
 def _ever_less(side: int, count: int, least: int) -> Iterator[tuple[int, int]]:
@@ -314,7 +334,9 @@ def _measured(core: CoreAPI, device: str, compiled: DeviceModel, effort: Effort)
     for port in compiled.inputs:
         shape = tuple(dim for dim in port.shape or () if isinstance(dim, int))
         if port.index in in_place.values():
-            inputs.append(compiled.allocate(port, shape))
+            kept = compiled.allocate(port, shape)
+            kept.clear()  # memory that nobody has written to may be one page of zeros
+            inputs.append(kept)
         else:
             tensor = HostTensor(np.full(shape, 0.5, port.dtype))
             shared = core.can_share(device, tensor.memory)
