@@ -4,6 +4,11 @@ For example::
 
     partita conformance -d CPU --report cpu/      # likewise for the others
     python docs/tooling/support.py docs/support.md */conformance.json
+
+Where a few operators came to a device, reports of all their checks make their rows anew::
+
+    partita conformance -d CPU --check '*/TreeEnsemble/*' --check '*tree_ensemble*' --report few/
+    python docs/tooling/support.py --rows docs/support.md few/conformance.json
 """
 
 from __future__ import annotations
@@ -45,11 +50,7 @@ def support_table(reports: Sequence[Mapping[str, Any]]) -> str:
         ValueError: A report is of another schema.
     """
     for report in reports:
-        if report.get("schema") != SCHEMA:
-            raise ValueError(
-                f"The report on '{report.get('device')}' has schema {report.get('schema')}; "
-                f"schema {SCHEMA} is needed. Make it anew with this version of the kit."
-            )
+        _check_schema(report)
     columns = [_cells(report["checks"]) for report in reports]
     operators = sorted({op for column in columns for op in column})
     lines = [_row(["", *(report["device"] for report in reports)])]
@@ -60,12 +61,56 @@ def support_table(reports: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join([HEAD.format(none=NONE) + runs, "", *lines, ""])
 
 
+def with_rows(page: str, reports: Sequence[Mapping[str, Any]]) -> str:
+    """The page with the cells that reports of some operators tell of.
+
+    Args:
+        page: As :func:`support_table` makes it.
+        reports: Reports on devices of the page, of all checks of some operators.
+
+    Raises:
+        ValueError: A report is of another schema, or of a device or operator that has no cell.
+    """
+    lines = page.splitlines()
+    first = next(n for n, line in enumerate(lines) if line.startswith("| "))
+    head, _, total, *rows = (line[2:-2].split(" | ") for line in lines[first:])
+    devices, by_operator = head[1:], {row[0]: row for row in rows}
+    for report in reports:
+        _check_schema(report)
+        device, cells = report["device"], _cells(report["checks"])
+        if device not in devices or not cells.keys() <= by_operator.keys():
+            raise ValueError(f"The page has no cells for {sorted(cells)} of '{device}'.")
+        place = 1 + devices.index(device)
+        for operator, cell in cells.items():
+            by_operator[operator][place] = cell
+        counts = [row[place].split()[0].split("/") for row in rows if row[place] != NONE]
+        passed, made = (sum(int(count[n]) for count in counts) for n in range(2))
+        total[place] = f"{passed}/{made}, of {total[place].rpartition(' of ')[2]}"
+        named = ", ".join(sorted(cells))
+        for n, line in enumerate(lines[:first]):
+            if line.startswith(f"- {device}: "):
+                lines[n] = f"{line}; rows of {named}: {_day(report)}"
+    table = [_row(head), lines[first + 1], _row(total), *map(_row, rows)]
+    return "\n".join([*lines[:first], *table, ""])
+
+
+def _check_schema(report: Mapping[str, Any]) -> None:
+    if report.get("schema") != SCHEMA:
+        raise ValueError(
+            f"The report on '{report.get('device')}' has schema {report.get('schema')}; "
+            f"schema {SCHEMA} is needed. Make it anew with this version of the kit."
+        )
+
+
+def _day(report: Mapping[str, Any]) -> str:
+    return str(report["finished"][:10])
+
+
 def _run(report: Mapping[str, Any]) -> str:
     about, versions = report["about"], report["versions"]
     packages = [f"{name} {versions[name]}" for name in ("partita", "onnx") if name in versions]
     facts = [about["name"], about["driver"], *(p for p in packages if p not in about["driver"])]
-    made = report["finished"][:10]
-    return f"- {report['device']}: {', '.join(fact for fact in facts if fact)}; {made}"
+    return f"- {report['device']}: {', '.join(fact for fact in facts if fact)}; {_day(report)}"
 
 
 def _row(cells: Iterable[str]) -> str:
@@ -103,13 +148,15 @@ def _cell(types: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Writes the page named first out of the reports named after it."""
-    if len(arguments) < 2:
-        sys.stderr.write("usage: python docs/tooling/support.py PAGE.md REPORT.json...\n")
+    """Writes the page named first, or some of its rows, out of the reports named after it."""
+    some = list(arguments[:1]) == ["--rows"]
+    if len(arguments) < 2 + some:
+        sys.stderr.write("usage: python docs/tooling/support.py [--rows] PAGE.md REPORT.json...\n")
         return 2
-    page, *files = arguments
-    reports = [json.loads(Path(name).read_text()) for name in files]
-    Path(page).write_text(support_table(reports), encoding="utf-8")
+    page, *files = map(Path, arguments[some:])
+    reports = [json.loads(file.read_text()) for file in files]
+    text = with_rows(page.read_text("utf-8"), reports) if some else support_table(reports)
+    page.write_text(text, encoding="utf-8")
     return 0
 
 

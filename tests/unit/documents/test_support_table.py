@@ -71,6 +71,26 @@ def test_page_is_written(tmp_path):
     assert page.read_text() == support.support_table([ONE, TWO])
 
 
+def test_rows_of_some_operators_are_made_anew(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(support.support_table([ONE, TWO]))
+    more = report_of("ONE", ("Add", "float", "passed"), ("Add", "float16", "failed"))
+    for day, report in enumerate((more, report_of("ONE", ("Mul", "bool", "passed"))), 22):
+        report["finished"] = f"2026-11-{day}T07:00:00+00:00"
+        (tmp_path / "few").write_text(json.dumps(report))
+        assert support.main(["--rows", str(page), str(tmp_path / "few")]) == 0
+    assert rows_of(page.read_text())[2:] == [
+        ["all", "5/7, of 7", "1/2, of 2"],
+        ["Add", "1/2 float", "1/2 float"],
+        ["Mul", "1/1 bool", "–"],
+        ["Relu", "3/4 float, int8", "–"],
+    ]
+    told = "2026-11-21; rows of Add: 2026-11-22; rows of Mul: 2026-11-23"
+    assert f"- ONE: The ONE, partita 0.1.0; {told}\n" in page.read_text()
+    with pytest.raises(ValueError, match="no cells for"):
+        support.with_rows(page.read_text(), [report_of("ONE", ("Sub", "float", "passed"))])
+
+
 def test_usage(capsys):
     assert support.main(["page.md"]) == 2
     assert "REPORT.json" in capsys.readouterr().err

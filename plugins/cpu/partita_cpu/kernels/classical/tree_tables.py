@@ -193,7 +193,10 @@ def entries_of(attrs: Mapping[str, Any], dtype: np.dtype[Any]) -> tuple[Nodes, A
     roots = np.array(attrs["tree_roots"], np.int64)
     if roots.min(initial=0) < 0 or roots.max(initial=0) >= count:
         raise LookupError("it names a root that is not there")
-    rules = RULES_BY_NUMBER[np.array(attrs["nodes_modes"], np.int64)]
+    modes = np.array(attrs["nodes_modes"], np.int64)
+    if modes.max(initial=0) >= len(RULES_BY_NUMBER):
+        raise ValueError("nodes ask for members of sets, or have rules that are not known")
+    rules = RULES_BY_NUMBER[modes]
     missing = np.array(attrs.get("nodes_missing_value_tracks_true") or [0] * count, bool)
     weights = np.asarray(attrs["leaf_weights"]).astype(dtype)
     if len(weights) != leaves:
