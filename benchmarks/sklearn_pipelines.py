@@ -37,6 +37,7 @@ KERNELS = ("linear", "poly", "rbf", "sigmoid")
 rng = np.random.default_rng(0)
 rows = rng.standard_normal((400, 12)).astype(np.float32)
 classes = ((rows[:, 0] + rows[:, 1] ** 2) > 1).astype(int) + (rows[:, 4] > 0.8)
+wide = rng.standard_normal((400, 784)).astype(np.float32)
 texts = np.array([" ".join(rng.choice(WORDS.split(), 8)) for _ in range(200)])
 sides = rng.integers(0, 2, 200)
 colours = rng.choice(np.array(["red", "green", "blue"]), (400, 2))
@@ -47,6 +48,7 @@ def models() -> Iterator[tuple[str, Any, np.ndarray[Any, Any]]]:
     for kernel in KERNELS:
         yield f"SVC {kernel}", SVC(kernel=kernel, probability=True).fit(rows, classes), rows
         yield f"SVR {kernel}", SVR(kernel=kernel).fit(rows, rows[:, 0]), rows
+    yield "SVC poly 784", SVC(kernel="poly", probability=True).fit(wide, classes), wide
     yield "forest", RandomForestClassifier(20, random_state=0).fit(rows, classes), rows
     yield "boosting", GradientBoostingClassifier(n_estimators=20).fit(rows, classes), rows
     yield (

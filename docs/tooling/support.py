@@ -69,7 +69,8 @@ def with_rows(page: str, reports: Sequence[Mapping[str, Any]]) -> str:
         reports: Reports on devices of the page, of all checks of some operators.
 
     Raises:
-        ValueError: A report is of another schema, or of a device or operator that has no cell.
+        ValueError: A report is of another schema, of a device or operator that has no cell, or of
+            a part of an operator's checks.
     """
     lines = page.splitlines()
     first = next(n for n, line in enumerate(lines) if line.startswith("| "))
@@ -82,9 +83,13 @@ def with_rows(page: str, reports: Sequence[Mapping[str, Any]]) -> str:
             raise ValueError(f"The page has no cells for {sorted(cells)} of '{device}'.")
         place = 1 + devices.index(device)
         for operator, cell in cells.items():
-            by_operator[operator][place] = cell
-        counts = [row[place].split()[0].split("/") for row in rows if row[place] != NONE]
-        passed, made = (sum(int(count[n]) for count in counts) for n in range(2))
+            row = by_operator[operator]
+            given = sum(check["op"] == operator for check in report["checks"])
+            if row[place] != NONE and given < _made(row[place])[1]:
+                raise ValueError(f"{given} checks of {operator} are not all; a row tells of all.")
+            row[place] = cell
+        counts = [_made(row[place]) for row in rows if row[place] != NONE]
+        passed, made = map(sum, zip(*counts, strict=True))
         total[place] = f"{passed}/{made}, of {total[place].rpartition(' of ')[2]}"
         named = ", ".join(sorted(cells))
         for n, line in enumerate(lines[:first]):
@@ -92,6 +97,12 @@ def with_rows(page: str, reports: Sequence[Mapping[str, Any]]) -> str:
                 lines[n] = f"{line}; rows of {named}: {_day(report)}"
     table = [_row(head), lines[first + 1], _row(total), *map(_row, rows)]
     return "\n".join([*lines[:first], *table, ""])
+
+
+def _made(cell: str) -> tuple[int, int]:
+    """Of a cell how many checks passed, and of how many."""
+    passed, made = cell.split()[0].split("/")
+    return int(passed), int(made)
 
 
 def _check_schema(report: Mapping[str, Any]) -> None:

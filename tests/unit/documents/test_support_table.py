@@ -89,6 +89,8 @@ def test_rows_of_some_operators_are_made_anew(tmp_path):
     assert f"- ONE: The ONE, partita 0.1.0; {told}\n" in page.read_text()
     with pytest.raises(ValueError, match="no cells for"):
         support.with_rows(page.read_text(), [report_of("ONE", ("Sub", "float", "passed"))])
+    with pytest.raises(ValueError, match="1 checks of Relu are not all"):
+        support.with_rows(page.read_text(), [report_of("ONE", ("Relu", "int8", "passed"))])
 
 
 def test_usage(capsys):

@@ -72,6 +72,35 @@ def test_a_number_for_each_row(kind, one_class):
     check(proto, feeds, 1e-4)
 
 
+@pytest.mark.parametrize("op_type", ["SVMClassifier", "SVMRegressor"])
+@pytest.mark.parametrize("kind", KINDS[1:])
+def test_rows_of_many_inputs(kind, op_type, monkeypatch):
+    monkeypatch.setitem(globals(), "WIDTH", 67)
+    rng = np.random.default_rng(9)
+    attributes = classifier(rng, kind, [20, 30, 40], kernel_params=[0.02, 0.25, 3.0])
+    if op_type == "SVMRegressor":
+        attributes |= {"n_supports": 90, "coefficients": numbers(rng, 90), "rho": [0.5]}
+        del attributes["vectors_per_class"], attributes["classlabels_ints"]
+    outputs = SCORES if op_type == "SVMClassifier" else {"y": TensorProto.FLOAT}
+    proto = model_of(op_type, rows(rng), outputs, **attributes)
+    for count in (1, 37, 200):
+        check(proto, rows(rng, count), 1e-4)
+
+
+def test_a_linear_machine_of_many_inputs_against_float64():
+    """Where sums cancel, onnxruntime's of each support vector are less exact than one weight."""
+    rng = np.random.default_rng(10)
+    vectors, factors = rng.standard_normal((90, 67)), rng.standard_normal(90)
+    x = rng.standard_normal((200, 67)).astype(np.float32)
+    wanted = x.astype(np.float64) @ np.float32(vectors).T.astype(np.float64)
+    wanted = wanted @ np.float32(factors).astype(np.float64) + 0.5
+    proto = model_of("SVMRegressor", {"x": x}, {"y": TensorProto.FLOAT}, kernel_type="LINEAR",
+                     n_supports=90, coefficients=factors.tolist(), rho=[0.5],
+                     support_vectors=vectors.ravel().tolist())  # fmt: skip
+    found = partita.Core().compile_model(proto, "CPU")({"x": x})["y"][:, 0]
+    np.testing.assert_allclose(found, wanted, 1e-5, 1e-4)
+
+
 @pytest.mark.parametrize("shares", [False, True])
 def test_no_rows_have_no_classes(shares):
     rng = np.random.default_rng(4)

@@ -12,6 +12,7 @@ from partita.lowering import Array, Builder, Node, Operand
 from partita.lowering.kernel_table import refused_attribute, refused_choice
 from partita_cpu.jit.kernel import jit
 from partita_cpu.kernels.int8.product import threads_of
+from partita_cpu.kernels.linalg.matmul import product
 from partita_cpu.scalar.instructions import like
 from partita_cpu.scalar.math import exp, tanh
 
@@ -20,6 +21,10 @@ FUNCTIONS = {"LINEAR": LINEAR, "POLY": POLYNOMIAL, "RBF": RADIAL, "SIGMOID": SIG
 CUBE = 3
 """The degree that tools take by default."""
 MOST_DEGREE = 64
+WIDE = 32
+"""Inputs from which on one product of matrices is faster than rows one by one."""
+MOST_PRODUCTS = 1 << 24
+"""Numbers that a product may make; of more rows each is multiplied by itself."""
 STEPS = 20
 """Of an exponential or hyperbolic tangent, for what a row costs."""
 
@@ -29,7 +34,8 @@ class KernelFunction(NamedTuple):
 
     Attributes:
         kind: One of `FUNCTIONS`.
-        width: Numbers of a row.
+        width: Numbers of a row: of an input, or of its products with all support vectors.
+        multiplied: Whether rows are those of products.
         vectors: How many support vectors there are.
         gamma: Factor of the product, or of the squared distance.
         offset: What is added to that.
@@ -38,6 +44,7 @@ class KernelFunction(NamedTuple):
 
     kind: int
     width: int
+    multiplied: int
     vectors: int
     gamma: float
     offset: float
@@ -49,16 +56,16 @@ def compare_row(x: Any, vectors: Any, out: Any, function: KernelFunction) -> Non
     """The function's values of a row and all support vectors.
 
     Args:
-        x: The row.
+        x: The row, or its products with all support vectors.
         vectors: Support vectors side by side: the first number of each, then the second ...
         out: Output: a number for each support vector.
         function: Which it is.
     """
-    kind, width, count, factor, added, degree = function
+    kind, width, multiplied, count, factor, added, degree = function
     gamma, offset = like(x[0], factor), like(x[0], added)
     for v in range(count):
-        out[v] = like(x[0], 0)
-    for k in range(width):
+        out[v] = x[v] if multiplied else like(x[0], 0)
+    for k in range(0 if multiplied else width):
         own, column = x[k], vectors[k * count : (k + 1) * count]
         if kind == RADIAL:
             for v in range(count):
@@ -99,7 +106,7 @@ def function_of(node: Node, vectors: Array) -> KernelFunction:
     gamma, offset, degree = node.attrs.get("kernel_params") or (0.0, 0.0, 0.0)
     kind = FUNCTIONS[node.attrs.get("kernel_type", "LINEAR")]
     width, count = vectors.shape
-    return KernelFunction(kind, width, count, float(gamma), float(offset), int(degree))
+    return KernelFunction(kind, width, 0, count, float(gamma), float(offset), int(degree))
 
 
 def refused_function(node: Node) -> Reason | None:
@@ -128,6 +135,30 @@ def checked_rows(node: Node, x: Operand, width: int) -> int:
             f"its input has shape {list(x.shape)}."
         )
     return rows
+
+
+def multiplied_rows(
+    b: Builder, x: Operand, vectors: Array, function: KernelFunction
+) -> tuple[Operand, Operand, KernelFunction]:
+    """What `compare_row` compares: rows and support vectors, or where that is faster products.
+
+    Args:
+        b: Records the product.
+        x: Rows of inputs.
+        vectors: Support vectors, (width, count).
+        function: What compares them.
+
+    Returns:
+        The rows and vectors, each flat, and the function of these.
+    """
+    rows = x.size // function.width
+    wide = function.kind in (POLYNOMIAL, SIGMOID) and function.width >= WIDE
+    if not wide or rows * function.vectors > MOST_PRODUCTS:
+        return b.flat(x), b.constant(vectors.ravel()), function
+    products = product(b, b.view(x, (rows, function.width)), b.constant(vectors))
+    unread = b.constant(np.zeros(1, np.float32))
+    changed = function._replace(width=function.vectors, multiplied=1)
+    return b.flat(products), unread, changed
 
 
 def scratch_of(b: Builder, count: int, dtype: Any = np.float32) -> Operand:

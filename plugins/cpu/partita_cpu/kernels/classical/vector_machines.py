@@ -26,6 +26,7 @@ from partita_cpu.kernels.classical.kernel_functions import (
     checked_rows,
     compare_row,
     function_of,
+    multiplied_rows,
     refused_function,
     scratch_of,
     vectors_of,
@@ -269,13 +270,15 @@ def vector_regressor(b: Builder, node: Node, x: Operand) -> Operand:
     if rows and function.kind == LINEAR and not one_class:
         _emit_linear(b, x, vectors.astype(np.float64) @ factors[:, None], rho[:1], y)
     elif rows:
+        given, columns, compared = multiplied_rows(b, x, vectors, function)
         b.call(
             add_up_vectors,
-            b.flat(x),
-            *map(b.constant, (vectors.ravel(), factors)),
+            given,
+            columns,
+            b.constant(factors),
             scratch_of(b, function.vectors),
             b.flat(y),
-            function,
+            compared,
             float(rho[0]),
             one_class,
             work=work_of(function, rows),
@@ -362,13 +365,14 @@ def _emit_pairs(b: Builder, node: Node, x: Operand) -> Operand:
         weights = vectors.astype(np.float64) @ _factors_of_pairs(factors, starts)
         _emit_linear(b, x, weights, rho, scores)
     elif rows:
+        given, columns, compared = multiplied_rows(b, x, vectors, function)
         b.call(
             score_pairs,
-            b.flat(x),
-            Machines(*map(b.constant, (vectors.ravel(), factors, rho, starts))),
+            given,
+            Machines(columns, *map(b.constant, (factors, rho, starts))),
             scratch_of(b, function.vectors),
             b.flat(scores),
-            function,
+            compared,
             work=work_of(function, rows),
         )
     return scores
