@@ -126,7 +126,7 @@ async def serve(
         settings: What is served, where.
         ready: Called when the models are loaded.
         stop: Set when the server is to end.
-        give_up: Called at the end if it was told to stop while models were loaded: threads still
+        give_up: Called at the end if it had to stop while models were loaded: threads still
             read and compile them, which nobody has a use for.
 
     Returns:

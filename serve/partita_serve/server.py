@@ -135,7 +135,7 @@ class ModelServer:
             raise failure from error
         finally:
             elapsed = time.perf_counter_ns() - start
-            # When the task that answers has sent its answer, and after what is told of its run.
+            # When the task that answers has sent its answer, and after its run is reported.
             asyncio.get_running_loop().call_soon(self._tell, request, served, elapsed, failure)
 
     def _tell(
@@ -154,7 +154,7 @@ class ModelServer:
             observer.request_finished(request, elapsed_ns, failure)
 
     def check_room(self, name: str, version: str = "") -> None:
-        """Does nothing if a request could wait; asked before its body is read.
+        """Does nothing if a request could wait; called before its body is read.
 
         Raises:
             NotFound: There is no such model or version.

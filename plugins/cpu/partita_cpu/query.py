@@ -14,7 +14,7 @@ NATIVE = frozenset({"Identity", "If", "Constant"})
 
 
 def query(model: Model, device: str) -> QueryResult:
-    """Asks the kernel table about every operation, those in bodies included.
+    """Looks up every operation in the kernel table, those in bodies included.
 
     Args:
         model: The model; it stays as it is.
@@ -53,7 +53,7 @@ def refusals(graph: Graph) -> dict[str, Reason]:
 
 
 def takes(node: Node) -> bool:
-    """Whether there is a kernel for a node; asked by fusion before it makes one."""
+    """Whether there is a kernel for a node; called by fusion before it makes one."""
     return _refuse(node) is None
 
 

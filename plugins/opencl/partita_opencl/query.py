@@ -26,7 +26,7 @@ MOST_DIMS = 8
 def verdicts(model: Model, trials: DeviceTrials | None = None) -> dict[str, Reason | None]:
     """A reason per operation that is refused, ``None`` per operation that is taken.
 
-    ``trials`` tells what the driver can do; by default, all that is in the table.
+    ``trials`` says what the driver can do; by default, all that is in the table.
     """
     graph = lower(model, for_query=True)
     lowered = {node.name for node in graph.nodes}
@@ -111,7 +111,7 @@ def _of_bodies(node: Node, trials: DeviceTrials | None) -> dict[str, Reason]:
 
 
 def takes(node: Node) -> bool:
-    """Whether there is a kernel for a node that fusion wants to make."""
+    """Whether there is a kernel for a node that fusion is about to make."""
     entry = _entry_of(node)
     if entry is None:
         return False

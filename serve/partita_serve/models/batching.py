@@ -104,7 +104,7 @@ class Batcher:
             job.timer = self._loop.call_later((job.limit.ns - passed) / 1e9, self._expire, job)
 
     def _leave(self, job: Job) -> None:
-        """Takes a job out of what waits, if it does: it runs, its time is over, or nobody asks."""
+        """Takes a job that waits out of the queue: it runs, is late, or its client has gone."""
         if not job.waits:
             return
         job.waits = False
@@ -183,7 +183,7 @@ class Batcher:
         self._start()  # the device goes on while answers are written
         for job, outcome in zip(jobs, finished.outcomes, strict=True):
             if job.future.done():
-                continue  # whoever asked has gone
+                continue  # its client has gone
             if isinstance(outcome, ServingError):
                 job.future.set_exception(outcome)
             else:

@@ -109,7 +109,7 @@ def _model_file(name: str, place: Path) -> Path:
 def _lies_in(path: Path, root: Path) -> bool:
     try:
         return path.resolve().is_relative_to(root)
-    except RuntimeError as error:  # links in circles, as Python tells of them up to 3.12
+    except RuntimeError as error:  # links in circles, as Python reports them up to 3.12
         raise OSError(str(error)) from error
 
 

@@ -248,13 +248,13 @@ class Repository:
         try:
             served = ServedModel(await asyncio.to_thread(load, self._core, source), self._observers)
         except Exception as error:  # what a broken file raises must not end the server
-            told = serving_error(error)
+            refusal = serving_error(error)
             if not isinstance(error, PartitaError):
                 _log.exception("Model '%s' cannot be loaded.", source.name)
-            one.reason = str(told)
+            one.reason = str(refusal)
             if one.served is None:
                 one.state = "UNAVAILABLE"
-            raise told from error
+            raise refusal from error
         before, one.served = one.served, served
         one.state, one.reason = "READY", ""
         if before is not None:

@@ -170,11 +170,11 @@ class ServedModel:
 
     def _wait_limit(self, request: InferenceRequest) -> WaitLimit:
         """How long a request may wait: as it says itself or as is usual, within its deadline."""
-        asked = _integer_parameter(request, "timeout")
+        timeout_us = _integer_parameter(request, "timeout")
         usual = self.settings.default_timeout_us
         limit = WaitLimit(usual * 1000, "which is the model's 'default_timeout_us'")
-        if asked:
-            limit = WaitLimit(asked * 1000, "which is the request's parameter 'timeout'")
+        if timeout_us:
+            limit = WaitLimit(timeout_us * 1000, "which is the request's parameter 'timeout'")
         if request.left_us is not None and not 0 < limit.ns <= request.left_us * 1000:
             limit = WaitLimit(request.left_us * 1000, "when the call's deadline was over")
         return limit
@@ -217,7 +217,7 @@ class ServedModel:
         return ", ".join(f"'{p.name}' {_described(p)}" for p in self._inputs.values())
 
     def _count(self, jobs: Sequence[Job], finished: Finished) -> None:
-        """Tells everybody of a run."""
+        """Reports a run to the observers."""
         run = BatchRun(
             self.name,
             self.version,

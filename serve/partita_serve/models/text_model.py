@@ -39,7 +39,7 @@ class TextModel:
         self.generator = generator
         self._most = rows + most_waiting
         self._going = 0
-        # Whichever text asks next makes the next step for all, so a thread for each is enough.
+        # Whichever text is first makes the next step for all, so a thread for each is enough.
         self._threads = ThreadPoolExecutor(rows, thread_name_prefix=f"partita-text-{name}")
 
     async def tokens_of(self, text: str) -> list[int]:
@@ -95,7 +95,7 @@ class TextModel:
         def put(item: Piece | Exception | None) -> None:
             loop.call_soon_threadsafe(arrived.put_nowait, item)
 
-        # They count from now on, not from when the answer is sent: others ask meanwhile.
+        # They count from now on, not from when the answer is sent: others come meanwhile.
         self._going += count
         work = loop.run_in_executor(self._threads, _iterate, pieces, put, is_over)
         work.add_done_callback(lambda _: self._end(count))
@@ -105,7 +105,7 @@ class TextModel:
         return answer
 
     def check_room(self, count: int) -> None:
-        """Does nothing if so many texts may be generated; asked before their prompts are read.
+        """Does nothing if so many texts may be generated; called before their prompts are read.
 
         Raises:
             InvalidRequest: There are more than ever fit.
@@ -171,7 +171,7 @@ class TextModels:
 
 def _loaded(name: str, settings: ServerSettings, core: Core) -> TextModel:
     source = model_source.find(settings.language_models[name])
-    tokenizer = source.tokenizer()  # what is missing for it is told before the model is read
+    tokenizer = source.tokenizer()  # what is missing for it is reported before the model is read
     generator = Generator(
         source,
         settings.defaults.device or None,
@@ -187,7 +187,7 @@ def _loaded(name: str, settings: ServerSettings, core: Core) -> TextModel:
 async def _arriving(
     arrived: asyncio.Queue[Piece | Exception | None], is_over: threading.Event
 ) -> Pieces:
-    """What a thread generates, on the event loop; closing it tells the thread."""
+    """What a thread generates, on the event loop; closing it ends the thread."""
     try:
         while (item := await arrived.get()) is not None:
             if isinstance(item, Exception):
@@ -202,7 +202,7 @@ def _iterate(
     put: Callable[[Piece | Exception | None], None],
     is_over: threading.Event,
 ) -> None:
-    """Generates on a thread, until the end or until nobody asks any more."""
+    """Generates on a thread, until the end or until nobody reads any more."""
     try:
         for piece in pieces:
             if is_over.is_set():

@@ -66,7 +66,7 @@ class ApiKeys:
         elif name != b"x-api-key":
             return False
         given = _digest(value.strip())
-        # All of them are compared, so that the time tells nothing of which.
+        # All of them are compared, so that the time does not show which.
         return sum(hmac.compare_digest(given, key) for key in self._digests) > 0
 
 

@@ -107,7 +107,7 @@ def array_to_bytes(data: Array) -> memoryview:
     """The bytes of an array in C order and little-endian, as a view where they lie so already."""
     if data.dtype.hasobject:
         return memoryview(b"".join(_LENGTH.pack(len(one)) + one for one in data.reshape(-1)))
-    # bfloat16 has no buffer format, so that bytes are asked for.
+    # bfloat16 has no buffer format, so that bytes are requested.
     return np.ascontiguousarray(data).reshape(-1).view(np.uint8).data
 
 

@@ -112,7 +112,7 @@ def serving_error(error: Exception) -> ServingError:
 
     Args:
         error: What inference raised. What is no ``PartitaError`` is a fault of the server, of
-            which clients are told the type alone.
+            which clients get the type alone.
     """
     if isinstance(error, ServingError):
         return error

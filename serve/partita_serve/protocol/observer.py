@@ -28,7 +28,7 @@ class BatchRun:
         infer_ns: When inference began.
         inferred_ns: When inference had ended.
         ended_ns: When the outputs were parted.
-        spans: When which device was busy, where the device tells it.
+        spans: When which device was busy, where the device reports it.
         failures: How many of the requests failed.
     """
 

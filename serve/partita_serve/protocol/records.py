@@ -58,7 +58,7 @@ class InferenceRequest:
         outputs: The outputs that are wanted; all of them if it is empty.
         parameters: ``priority`` (1 goes first; 0 is the model's default), ``timeout`` (in
             microseconds, 0 for none), ``sequence_id``, ``sequence_start``, ``sequence_end``.
-        left_us: Microseconds until the client's own deadline, where the protocol tells of one.
+        left_us: Microseconds until the client's own deadline, where the protocol has one.
     """
 
     model: str

@@ -112,10 +112,10 @@ def _protocol_routes() -> list[BaseRoute]:
 
 async def _error_response(request: Request, error: Exception) -> Response:
     """An error in the protocol's form."""
-    told = serving_error(error)
-    if told.http_status == 500:
+    answer = serving_error(error)
+    if answer.http_status == 500:
         _log.error("%s %s: %s", request.method, request.url.path, error, exc_info=error)
-    return json_response({"error": str(told)}, told.http_status)
+    return json_response({"error": str(answer)}, answer.http_status)
 
 
 async def _no_route(request: Request, error: Exception) -> Response:

@@ -58,7 +58,7 @@ def decode_request(
 
     Raises:
         InvalidRequest: The body is not what the protocol says.
-        NotSupported: It is, but asks for what is not done here.
+        NotSupported: It is, but requests what is not supported here.
     """
     size = len(body) if json_size is None else json_size
     if size > len(body):
@@ -67,8 +67,8 @@ def decode_request(
         )
     found = parse_json(body[:size])
     rest = _ByteReader(body[size:])
-    asked = _typed(found.get("outputs", []), list, "'outputs'")
-    check_count(len(asked), "outputs")
+    outputs = _typed(found.get("outputs", []), list, "'outputs'")
+    check_count(len(outputs), "outputs")
     given = _typed(found.get("inputs"), list, "'inputs'")
     check_count(len(given), "inputs")
     inputs = [_input(_typed(one, dict, "Each of 'inputs'"), rest) for one in given]
@@ -78,7 +78,7 @@ def decode_request(
         version,
         _typed(found.get("id", ""), str, "'id'"),
         inputs,
-        [_output(one) for one in asked],
+        [_output(one) for one in outputs],
         _parameters(found, "the request"),
     )
 

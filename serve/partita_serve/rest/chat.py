@@ -75,22 +75,22 @@ class _Calls:
 
     async def chat(self, request: Request) -> Response:
         """The next message of a conversation."""
-        asked = await self._parsed(ChatRequest, request)
-        model = self._texts[asked.model]
-        model.check_room(asked.n)
-        messages = [message.for_template() for message in asked.messages]
-        return await self._answer(request, asked, model, [await model.chat_tokens_of(messages)])
+        body = await self._parsed(ChatRequest, request)
+        model = self._texts[body.model]
+        model.check_room(body.n)
+        messages = [message.for_template() for message in body.messages]
+        return await self._answer(request, body, model, [await model.chat_tokens_of(messages)])
 
     async def completions(self, request: Request) -> Response:
         """Texts that go on."""
-        asked = await self._parsed(CompletionRequest, request)
-        model = self._texts[asked.model]
-        model.check_room(len(asked.prompt) * asked.n)
+        body = await self._parsed(CompletionRequest, request)
+        model = self._texts[body.model]
+        model.check_room(len(body.prompt) * body.n)
         prompts = [
             await model.tokens_of(prompt) if isinstance(prompt, str) else prompt
-            for prompt in asked.prompt
+            for prompt in body.prompt
         ]
-        return await self._answer(request, asked, model, prompts)
+        return await self._answer(request, body, model, prompts)
 
     async def _parsed(self, kind: type[AnyRequest], request: Request) -> AnyRequest:
         with Body(self._server, request) as body:
@@ -99,22 +99,22 @@ class _Calls:
     async def _answer(
         self,
         request: Request,
-        asked: TextRequest,
+        body: TextRequest,
         model: TextModel,
         prompts: Sequence[Sequence[int]],
     ) -> Response:
-        several = [prompt for prompt in prompts for _ in range(asked.n)]
-        is_chat = isinstance(asked, ChatRequest)
+        several = [prompt for prompt in prompts for _ in range(body.n)]
+        is_chat = isinstance(body, ChatRequest)
         pieces = model.generate(
             several,
-            max_new_tokens=asked.new_tokens,
-            stop=asked.stop_words,
+            max_new_tokens=body.new_tokens,
+            stop=body.stop_words,
             formatted=is_chat,
-            **asked.sampling,
+            **body.sampling,
         )
         answer = Answer(model.name, is_chat, len(several), sum(map(len, prompts)))
-        if asked.stream:
-            events = self._events(answer, pieces, asked.stream_options.include_usage)
+        if body.stream:
+            events = self._events(answer, pieces, body.stream_options.include_usage)
             headers = {"cache-control": "no-cache"}
             return StreamingResponse(events, media_type="text/event-stream", headers=headers)
         with self._observed(model.name):
@@ -145,7 +145,7 @@ class _Calls:
 
     @contextmanager
     def _observed(self, model: str) -> Iterator[None]:
-        """Tells the observers of a request while the context is open."""
+        """Reports a request to the observers while the context is open."""
         request = InferenceRequest(model, "", "", ())
         start, failure = time.perf_counter_ns(), None
         for observer in self._observers:
@@ -170,7 +170,7 @@ def _telling_errors(handler: Handler) -> Handler:
     async def handle(request: Request) -> Response:
         try:
             return await handler(request)
-        except ClientDisconnect:  # nobody is there to be told
+        except ClientDisconnect:  # nobody is there to answer
             raise
         except Exception as error:  # noqa: BLE001  # whatever it is, the client is to be told
             failure = _error_for_client(error)

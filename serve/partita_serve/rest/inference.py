@@ -59,10 +59,10 @@ async def infer(server: ModelServer, request: Request, name: str, version: str) 
     server.check_room(name, version)  # before the body is read
     with Body(server, request) as body:
         size = body.json_size()
-        asked = decode_request(name, version, await body.read(size), size)
+        decoded = decode_request(name, version, await body.read(size), size)
         with continuing(request.headers):
-            answer = await server.infer(asked)
-    parts, json_size = encode_response(asked, answer)
+            answer = await server.infer(decoded)
+    parts, json_size = encode_response(decoded, answer)
     if json_size is None:
         return PartsResponse(parts, {"content-type": "application/json"})
     return PartsResponse(

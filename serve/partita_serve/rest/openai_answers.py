@@ -69,13 +69,13 @@ class Answer:
                 yield self._event([self._choice(index, delta, None)])
 
     def event(self, piece: Piece) -> dict[str, Any]:
-        """The event of a stream that tells a piece."""
+        """The event of a stream that holds a piece."""
         content = {"delta": {"content": piece.text} if piece.text else {}}
         body = content if self.is_chat else {"text": piece.text}
         return self._event([self._choice(piece.sequence, body, _FINISH.get(piece.finish))])
 
     def last_event(self) -> dict[str, Any]:
-        """The event that tells how many tokens there were."""
+        """The event that counts the tokens."""
         return {**self._event([]), "usage": self.usage()}
 
     def usage(self) -> dict[str, int]:

@@ -1,7 +1,7 @@
 """Requests of OpenAI's API for texts, as far as they are taken.
 
 A body may have many megabytes of JSON, and is looked at on the event loop: lists end at their first
-wrong element, objects of too many names are not looked into, and what is told is short.
+wrong element, objects of too many names are not looked into, and messages are short.
 """
 
 from __future__ import annotations

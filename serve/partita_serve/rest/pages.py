@@ -28,7 +28,7 @@ def page_routes(
     """The routes ``/``, ``/metrics`` and ``/v2/trace``.
 
     Args:
-        server: The server that they tell of.
+        server: The server that they describe.
         texts: Its language models.
         activity: What it did lately; one of its observers.
         metrics: What is counted; another one.

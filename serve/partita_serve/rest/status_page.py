@@ -24,7 +24,7 @@ async def status_page(server: ModelServer, texts: TextModels, activity: Activity
     """The page, which needs nothing from elsewhere.
 
     Args:
-        server: The server that it tells of.
+        server: The server that it describes.
         texts: Its language models.
         activity: What it did lately.
     """

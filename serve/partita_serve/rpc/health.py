@@ -1,4 +1,4 @@
-"""The health service of gRPC (``grpc.health.v1.Health``), which probes and load balancers ask."""
+"""The health service of gRPC (``grpc.health.v1.Health``), which probes and load balancers call."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _WATCH_SECONDS = 0.5
 
 
 class HealthService:
-    """Tells whether the server takes requests.
+    """Says whether the server takes requests.
 
     Args:
-        server: The server that is asked about, under ``""`` and the name of its service.
+        server: The server whose health it is, under ``""`` and the name of its service.
     """
 
     def __init__(self, server: ModelServer) -> None:
@@ -48,12 +48,12 @@ class HealthService:
 
     async def _watch(self, message: Any, context: grpc.aio.ServicerContext) -> None:
         """Writes the status whenever it is another one, until the client goes."""
-        told = ""
+        written = ""
         while True:
             status = self._status(message.service)
-            if status != told:
+            if status != written:
                 await context.write(message_type("HealthCheckResponse")(status=status))
-                told = status
+                written = status
             await asyncio.sleep(_WATCH_SECONDS)
 
     def _status(self, service: str) -> str:

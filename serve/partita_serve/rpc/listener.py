@@ -75,7 +75,7 @@ def _options(settings: ServerSettings) -> list[tuple[str, int]]:
         ("grpc.absolute_max_metadata_size", int(settings.max_header)),
         ("grpc.server_handshake_timeout_ms", int(settings.read_timeout_s * 1000) or 2**31 - 1),
         ("grpc.max_connection_idle_ms", int(settings.keep_alive_s * 1000) or 2**31 - 1),
-        # A client that is silent while a call goes on is asked whether it is there.
+        # A client that is silent while a call goes on is pinged.
         ("grpc.keepalive_time_ms", 30_000),
         ("grpc.keepalive_timeout_ms", 10_000),
     ]

@@ -162,8 +162,8 @@ class InferenceService:
 
 async def abort(context: grpc.aio.ServicerContext, error: Exception) -> Any:
     """Ends a call with the code and the text of an error."""
-    told = _error_for_client(error)
-    await context.abort(grpc.StatusCode[told.grpc_code], str(told))
+    answer = _error_for_client(error)
+    await context.abort(grpc.StatusCode[answer.grpc_code], str(answer))
 
 
 def _error_for_client(error: Exception) -> ServingError:
@@ -191,7 +191,7 @@ def _described(
 
 
 def refusal(error: ServingError) -> grpc.RpcMethodHandler:
-    """The handler of a call that is refused, whatever it asks."""
+    """The handler of a call that is refused, whatever it is."""
 
     async def handle(message: bytes, context: grpc.aio.ServicerContext) -> Any:
         await abort(context, error)

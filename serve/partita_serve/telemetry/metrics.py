@@ -27,7 +27,7 @@ _ROWS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 
 
 class Metrics:
-    """An observer that counts, and tells Prometheus.
+    """An observer that counts for Prometheus.
 
     Names of models that the server does not have come from strangers; they are counted under the
     empty name, so that nobody can make the server keep a series for each.

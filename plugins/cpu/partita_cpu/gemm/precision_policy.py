@@ -191,7 +191,7 @@ class PrecisionPolicy:
         return self._allowed(self.preferred_for_matrix(images, weights), weights)
 
     def preferred_arithmetic(self, images: Images, computed: bool = False) -> Arithmetic:
-        """The same where weights can be split, which packing them tells.
+        """The same where weights can be split, which shows when they are packed.
 
         `computed` if the input is computed on the way, as that of a product joined with a depthwise
         convolution is.
@@ -320,14 +320,14 @@ def choose(properties: CpuProperties, threads: int) -> PrecisionPolicy:
     """
     machine = this_machine()
     level = machine.level
-    asked = properties.INFERENCE_PRECISION_HINT
-    note = lacking_bfloat16(asked, level, detected())
+    hint = properties.INFERENCE_PRECISION_HINT
+    note = lacking_bfloat16(hint, level, detected())
     if note:
         warn_once(note)
     arithmetic, is_slow = Arithmetic.F32, False
-    if level.native and asked == "f16":
+    if level.native and hint == "f16":
         arithmetic = Arithmetic.F16
-    elif level.dots_bfloat16 and asked == "bf16":
+    elif level.dots_bfloat16 and hint == "bf16":
         is_slow = not multiplies_pairs(level)
         arithmetic = Arithmetic.F32 if is_slow else Arithmetic.BF16
         note = slow_bfloat16(level) if is_slow else ""
@@ -369,14 +369,14 @@ def groups_note(group: int, level: Level) -> str:
     """What groups of so many terms come to on a level; empty if none are asked for."""
     if not group:
         return ""
-    asked = f"DYNAMIC_QUANTIZATION_GROUP_SIZE={group}"
+    setting = f"DYNAMIC_QUANTIZATION_GROUP_SIZE={group}"
     if not takes_groups(level):
         exact = "products of bfloat16 by AMX" if level.tiles else "its exact ones"
-        return f"{asked} is 0 here: level '{level.name}' has no such kernels beside {exact}."
+        return f"{setting} is 0 here: level '{level.name}' has no such kernels beside {exact}."
     bits = " and ".join(str(bits) for bits in BLOCK_BITS if longest_unit(level, bits))
     return (
-        f"{asked}: products of many rows with weights of {bits} bits in blocks round rows to int8 "
-        f"on level '{level.name}'."
+        f"{setting}: products of many rows with weights of {bits} bits in blocks round rows to "
+        f"int8 on level '{level.name}'."
     )
 
 

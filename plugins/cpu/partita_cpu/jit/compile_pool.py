@@ -273,7 +273,7 @@ class _WorkerGroup:
         return [file for file in files if file in self._open]
 
     def processor_seconds(self) -> float:
-        """What they have computed so far; it changes while one computes, if the system tells."""
+        """What they have computed so far; it changes while one computes, if the system says so."""
         return group_seconds(self.group) or 0.0
 
     def end(self) -> None:
@@ -284,7 +284,7 @@ class _WorkerGroup:
         self.leave()
 
     def leave(self) -> None:
-        """Asks nothing of them any more."""
+        """Sends them no more jobs."""
         self.group = 0
         self._open.clear()
         self._socket.close()

@@ -169,13 +169,13 @@ def machine() -> str:
 
 
 def knows_processor() -> bool:
-    """Whether the system tells what the processor has; else only LLVM knows, which takes long."""
+    """Whether the system says what the processor has; else only LLVM knows, which takes long."""
     return bool(processor_identity())
 
 
 @functools.cache
 def processor_name() -> str:
-    """What tells processors apart that do not run each other's code.
+    """What distinguishes processors that do not run each other's code.
 
     A home folder may be shared by machines of different processors, so there must be something.
     """

@@ -72,7 +72,7 @@ def available() -> tuple[Level, ...]:
 
     Their machine code can be loaded on Linux; elsewhere there is the portable level alone.
 
-    Asks the system for AMX if the processor has it.
+    Requests AMX of the system if the processor has it.
     """
     chain = CHAINS.get(architecture(), (PORTABLE,))
     return tuple(
@@ -124,13 +124,13 @@ _CAPABILITIES = {
 
 
 def _features_of_linux() -> frozenset[str]:
-    """What Linux tells processes of 64-bit ARM: what all processors of the machine have.
+    """What Linux reports to processes of 64-bit ARM: what all processors of the machine have.
 
     LLVM would read ``/proc/cpuinfo``, which is that of another processor under emulation.
     """
-    tell = ctypes.CDLL(None).getauxval
-    tell.restype = ctypes.c_ulong
-    return arm_features({kind: int(tell(ctypes.c_ulong(kind))) for kind in _CAPABILITIES})
+    getauxval = ctypes.CDLL(None).getauxval
+    getauxval.restype = ctypes.c_ulong
+    return arm_features({kind: int(getauxval(ctypes.c_ulong(kind))) for kind in _CAPABILITIES})
 
 
 def arm_features(words: Mapping[int, int]) -> frozenset[str]:
@@ -148,7 +148,7 @@ def arm_features(words: Mapping[int, int]) -> frozenset[str]:
 
 
 def tiles_granted() -> bool:
-    """Asks Linux for the tile registers, once for all threads of the process."""
+    """Requests the tile registers of Linux, once for all threads of the process."""
     if not sys.platform.startswith("linux"):
         return False
     libc = ctypes.CDLL(None, use_errno=True)

@@ -43,7 +43,7 @@ class ItemSized:
 
 
 class Checked(ItemSized):
-    """A kernel that raises an error for some elements; what it writes before tells which.
+    """A kernel that raises an error for some elements; what it writes before shows which.
 
     Args:
         kernel: A compiled function.

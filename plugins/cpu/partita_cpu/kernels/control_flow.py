@@ -322,7 +322,7 @@ def _empty_scan(row: Value, stacked: Value | None) -> Array:
 
     Args:
         row: What an iteration would add to it.
-        stacked: The output; tells how many dimensions it has where the body does not.
+        stacked: The output, whose rank is used where the body gives none.
     """
     dims = row.shape
     if dims is None and stacked is not None and stacked.shape is not None:

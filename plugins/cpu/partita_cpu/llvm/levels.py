@@ -1,6 +1,6 @@
 """Levels of instruction sets that kernels are generated for: one record each, in one table.
 
-What depends on the processor asks the record of the level; nothing compares levels by name.
+What depends on the processor reads the record of the level; nothing compares levels by name.
 """
 
 from __future__ import annotations

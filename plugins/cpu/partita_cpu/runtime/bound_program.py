@@ -38,8 +38,8 @@ class BoundProgram:
         times: Where to note what each operation took, or ``None``.
         arena: At least as many bytes as the program's intermediate tensors take.
         results: Memory of the outputs for which a run is given none.
-        make_runner: Makes what runs bodies, and the rest of the program for sizes that the run
-            tells; a runner is told where to note times, or ``None``.
+        make_runner: Makes what runs bodies, and the rest of the program for sizes that are
+            known in the run alone; its argument is where to note times, or ``None``.
         in_place: By output the input whose memory it may be given.
 
     Attributes:
@@ -206,7 +206,7 @@ class BoundProgram:
         return callable_of(step.fn, step.args), (*args, 0, 1)
 
     def _keep(self, step: Step, *args: Any) -> None:
-        """Runs a step whose result shapes only the run tells, and keeps its results."""
+        """Runs a step whose result shapes are known in the run alone, and keeps its results."""
         for operand, array in zip(step.results, step.fn(*args), strict=True):
             wanted = None if operand.dtype.hasobject else operand.dtype
             self._late_results[operand] = plain(np.asarray(array, dtype=wanted))

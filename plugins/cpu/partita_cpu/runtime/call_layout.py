@@ -122,7 +122,7 @@ class CallLayout:
         return {place: i for i, places in enumerate(self.outputs) for place in places}
 
     def _address(self, program: Program, place: Place, slot: int, in_arena: list[int]) -> Any:
-        """Where an array lies; from the arena's start if it lies there, 0 if sizes tell."""
+        """Where an array lies; in the arena from its start, 0 if it depends on sizes."""
         arg = program.steps[place[0]].args[place[1]]
         if isinstance(arg, np.ndarray):
             self._alive.append(plain(arg))

@@ -44,7 +44,7 @@ class CallTable:
         layout: The layout of their calls.
         slots: The arguments of all calls, as the layout has them.
         pool: The threads.
-        memory: Asked for the arguments of a step that failed.
+        memory: Where the arguments of a step that failed are read, for its error.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class NativeSegment:
     Args:
         pool: The threads.
         rows: Calls that follow one another in the table, with the shares of each.
-        explain: Told the number of a row that failed; may raise an error that says more.
+        explain: Called with the number of a row that failed; may raise an error that says more.
         keep: Whatever must live as long, since rows hold addresses of it.
     """
 

@@ -2,7 +2,7 @@
 
 It is started by :mod:`partita_cpu.jit.compile_pool`. Jobs come through a socket that all copies of
 the process share, so that whoever is idle takes the next one; what goes back says which file was
-tried. Whoever asked looks for the file, and compiles by itself if it is not there.
+tried. The process that sent the job looks for the file, and compiles by itself if it is not there.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ MESSAGE_BYTES = 1 << 16
 
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 
-Told = dict[str, Any]
+Message = dict[str, Any]
 """A job, as `partita_cpu.jit.compile_pool.Job` is sent."""
 
 
-def main(descriptor: int, copies: int, levels: list[Told]) -> None:
-    """Works until nobody asks any more.
+def main(descriptor: int, copies: int, levels: list[Message]) -> None:
+    """Works until no jobs come any more.
 
     Args:
         descriptor: The socket.
@@ -88,13 +88,13 @@ def _serve(jobs: socket.socket) -> None:
             _do(json.loads(message), jobs)
 
 
-def _do(job: Told, jobs: socket.socket) -> None:
+def _do(job: Message, jobs: socket.socket) -> None:
     from partita.storage.cache_folder import CACHE_VARIABLE
     from partita_cpu.jit import dispatch, llvm_kernel
     from partita_cpu.llvm.levels import EVERY
 
     os.environ[CACHE_VARIABLE] = job["cache"]
-    with contextlib.suppress(Exception):  # who asked will see the error when it tries by itself
+    with contextlib.suppress(Exception):  # the sender will see the error when it tries by itself
         if "part" in job:
             llvm_kernel.make_level(EVERY[job["level"]], job["part"])
         elif job["kernel"]:

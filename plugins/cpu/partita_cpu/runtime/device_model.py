@@ -138,7 +138,7 @@ class CpuModel(DeviceModel):
     def extra_properties(self) -> dict[str, Any]:
         """What hints for arithmetic come to on this machine, and why if that is something else.
 
-        An exported model keeps what was asked for, and asks again where it is imported.
+        An exported model keeps the hints themselves; they are read again where it is imported.
         """
         policy = self.specializer.target.options
         return {
@@ -155,13 +155,12 @@ class CpuModel(DeviceModel):
         return replace(super().explain(), notes=notes)
 
     def _precision_note(self) -> str:
-        """Why it is not the arithmetic that properties ask for; empty if it is."""
-        told: str = self.specializer.target.options.shortfall
+        """Why it is not the arithmetic that properties request; empty if it is."""
+        shortfall: str = self.specializer.target.options.shortfall
         if not self._rounded:
-            return told
-        return (
-            f"{told} Matrices rounded to bfloat16, since products wait for them: {self._rounded}."
-        )
+            return shortfall
+        rounded = f"Matrices rounded to bfloat16, since products wait for them: {self._rounded}."
+        return f"{shortfall} {rounded}"
 
     def in_place_outputs(self) -> Mapping[int, int]:
         """Caches that an operator writes new rows to."""

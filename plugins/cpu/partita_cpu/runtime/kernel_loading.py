@@ -107,5 +107,5 @@ def callable_of(kernel: Callable[..., Any], args: Sequence[Any]) -> Callable[...
 
 
 def _kind(arg: Any) -> Any:
-    """What tells the types of arguments apart."""
+    """What distinguishes the types of arguments."""
     return (arg.dtype, arg.ndim) if isinstance(arg, (Operand, np.ndarray)) else type(arg)

@@ -238,8 +238,8 @@ def _submit(queue: int, request: int, trampoline: int, arguments: int, tid: int,
         request: The request's number.
         trampoline: Address of what is called.
         arguments: Address of its arguments.
-        tid: This thread; not asked for.
-        nt: All threads; not asked for.
+        tid: This thread; not used.
+        nt: All threads; not used.
     """
     call = _place(queue, request)
     store(call, trampoline)
@@ -385,7 +385,7 @@ class NativeCallQueue(CallQueue):
         self._sleep(-1)
 
     def has_ended(self) -> bool:
-        """Whether :meth:`next_ended` would tell of one."""
+        """Whether :meth:`next_ended` would return one."""
         return bool(self._words[self._place_told()])
 
     def next_ended(self) -> int | None:

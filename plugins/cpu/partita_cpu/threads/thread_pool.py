@@ -103,7 +103,7 @@ TRIES = 16
 """Of so many runs that are apart there is one behind which a thread looks again."""
 
 USAGE_BYTES = 144
-"""What the system tells of a thread; the last word is how often it was put aside."""
+"""What the system counts of a thread; the last word is how often it was put aside."""
 
 # A ticket is the row's number, above how many shares there are.
 NUMBER = 12
@@ -243,7 +243,7 @@ def _stand_aside(sync: int) -> None:
 
 @jit
 def _lead(sync: int, table: int, first: int, last: int, shared: int, tid: int, nt: int) -> None:
-    """Runs rows of a table, with help if `shared`; the status tells which one failed, from 1.
+    """Runs rows of a table, with help if `shared`; the status is the row that failed, from 1.
 
     Args:
         sync: Address of the pool's memory.
@@ -251,8 +251,8 @@ def _lead(sync: int, table: int, first: int, last: int, shared: int, tid: int, n
         first: The first row.
         last: Behind the last one.
         shared: Whether others help.
-        tid: This thread; not asked for.
-        nt: All threads; not asked for.
+        tid: This thread; not used.
+        nt: All threads; not used.
     """
     store(sync + _STATUS, 0)
     number = (load(sync + TICKET) >> NUMBER) + 1
@@ -378,7 +378,7 @@ class ThreadPool:
 
         Args:
             rows: Those to be run, in order.
-            explain: Told the number of a row that failed; may raise an error that says more.
+            explain: Called with the number of a row that failed; may raise an error that says more.
 
         Raises:
             InferError: A kernel failed.
@@ -415,7 +415,7 @@ class ThreadPool:
         if self._pid == os.getpid() and self._is_ready:
             return True
         if self._pid != os.getpid():
-            entry_of(*_SERVING)  # compiled once, before all threads ask for it
+            entry_of(*_SERVING)  # compiled once, before all threads need it
             self._is_ready = False
             self.sync_word = self._block()
             self.threads = []
@@ -457,7 +457,7 @@ def raise_failure(failed: int, explain: Callable[[int], None] | None) -> NoRetur
 
     Args:
         failed: Its number, counted from 1.
-        explain: Told its number, from 0; may raise an error that says more.
+        explain: Called with its number, from 0; may raise an error that says more.
     """
     if explain is not None:
         explain(failed - 1)

@@ -89,7 +89,7 @@ def operator(
     padding of millions is soon done on the device, and a matter of minutes there.
 
     Args:
-        op_types: The operators; the emitter tells several apart by ``node.op_type``.
+        op_types: The operators; the emitter distinguishes several by ``node.op_type``.
         domain: Their domain; ``"partita"`` for what fusion makes.
         types: Element types that it takes, for all inputs or by position.
         values: Positions of inputs whose elements must be known when the shapes are.
@@ -181,12 +181,12 @@ def _is_known(operand: Operand) -> bool:
 def emitter_for(
     tuning: Tuning, device: str, fitness: Callable[[str], Fitness]
 ) -> Callable[[Node, Sequence[Operand | None]], BoundEmitter]:
-    """The function that the toolkit asks for emitters.
+    """The function that gives the toolkit emitters.
 
     Args:
         tuning: How work is cut for the device.
         device: Its name.
-        fitness: What it can do with a family of kernels; asked once for each.
+        fitness: What it can do with a family of kernels; called once for each.
     """
     fitness = functools.cache(fitness)
 

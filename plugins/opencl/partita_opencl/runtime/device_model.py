@@ -116,7 +116,7 @@ class OpenClModel(DeviceModel):
         if tried is not None:
             self.tuning, self.objection = tried.result()
         if not halves or properties.PERF_COUNT:
-            # Of a kernel that computes many operations, no clock tells how long each takes.
+            # Of a kernel that computes many operations, no clock shows how long each takes.
             self.tuning = replace(self.tuning, resident_groups=0)
         self._merger = Merger() if half and self.tuning.matrix_units else None
         answer = QueryResult.of(device, {op.name: reasons.get(op.name) for op in model.ops})
@@ -354,7 +354,7 @@ class OpenClModel(DeviceModel):
         channels_last(graph, shapes, narrowed=self.tuning.half)
 
     def _accepts(self, node: Node) -> bool:
-        """Whether there is a kernel for a node that fusion wants to make."""
+        """Whether there is a kernel for a node that fusion is about to make."""
         if node.kind == "partita::Attention" and self._merger is None:
             return False
         entry = TABLE.find(node.domain, node.op_type, node.version)

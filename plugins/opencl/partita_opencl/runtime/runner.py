@@ -33,7 +33,7 @@ from partita_opencl.runtime.shared_kernels import SharedKernels
 
 
 class PlannedModel(Protocol):
-    """What a runner asks of the compiled model that it runs.
+    """What a runner needs of the compiled model that it runs.
 
     Attributes:
         target: The OpenCL device.
@@ -98,7 +98,7 @@ class OpenClRunner(Runner):
         self._profiles = compiled.properties.PERF_COUNT
         flags: Any = cl.command_queue_properties.PROFILING_ENABLE if self._profiles else 0
         queue = cl.CommandQueue(self._device.context, self._device.handle, flags)
-        side = None if self._profiles else self._device.cuda  # whose kernels tell no times
+        side = None if self._profiles else self._device.cuda  # whose kernels report no times
         self._queue = RequestQueue(queue, None if side is None else side.stream())
         self.bound_plans: RecentlyUsed[int, BoundPlan] = RecentlyUsed(
             compiled.shape_cache_bytes, lambda bound: bound.kept_bytes

@@ -29,7 +29,7 @@ class Job(NamedTuple):
     """What :func:`~partita_cpu.gemm.packing.kernels.pack_blocks` shall do.
 
     Attributes:
-        weights: Float32, in the order that the table tells.
+        weights: Float32, in the order of the table.
         result: As flat uint16.
         table: See there.
     """

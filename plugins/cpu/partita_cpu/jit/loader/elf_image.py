@@ -42,7 +42,7 @@ _PARTS = {
 }
 """By machine and type of relocation, what of an address is filled in.
 
-Other types tell distances; see `aarch64_relocations`.
+Other types are distances; see `aarch64_relocations`.
 """
 _NEVER_CALLED = frozenset({"NRT_MemInfo_call_dtor"})
 """What compiled kernels name and do not call: arrays of a caller belong to nobody there."""
@@ -154,7 +154,7 @@ class _Reader:
         inner: list[tuple[int, int, int]] = []
         outer: dict[str, list[tuple[int, int]]] = {}
 
-        def tell(place: int, what: int, symbol: _Symbol, addend: int) -> None:
+        def relocate(place: int, what: int, symbol: _Symbol, addend: int) -> None:
             if symbol.section == _UNDEFINED:
                 if addend or not is_linked_later(symbol.name):
                     raise ImageError(f"there is no {symbol.name} outside")
@@ -165,7 +165,7 @@ class _Reader:
         for (section, _), offset, kind, symbol, addend in used:
             place = places[section] + offset
             if kind in self._parts:
-                tell(place, self._parts[kind], symbol, addend)
+                relocate(place, self._parts[kind], symbol, addend)
                 continue
             within = _stub_offset(kind, symbol)
             if within is None:
@@ -178,7 +178,7 @@ class _Reader:
         for (symbol, addend), number in stubs.items():
             start = places[_STUBS] + len(aarch64_relocations.STUB) * number
             content[start : start + len(aarch64_relocations.STUB)] = aarch64_relocations.STUB
-            tell(start + aarch64_relocations.STUB_WORD, _WORD, symbol, addend)
+            relocate(start + aarch64_relocations.STUB_WORD, _WORD, symbol, addend)
         functions = {n: places[named[n].section] + named[n].value for n in wanted}
         rows = np.array(sorted(inner), np.int64).reshape(len(inner), 3)
         return Image(bytes(content), fixed, functions, rows, outer)

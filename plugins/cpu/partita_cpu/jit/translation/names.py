@@ -88,7 +88,7 @@ class Locals:
         Args:
             ways: The names at all ends of a turn.
             before: The names before the first turn.
-            reads: What :meth:`counted` told then.
+            reads: What :meth:`counted` gave then.
 
         Raises:
             UntranslatableError: It does.

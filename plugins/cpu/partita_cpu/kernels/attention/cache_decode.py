@@ -188,7 +188,7 @@ def decode_floats(outputs: Any) -> Any:
     """Floats that a thread of `attend_few` needs, of whole lines of the cache.
 
     Scores; sums of values; of each query largest score, sum of the softmax and share; two numbers
-    that tell which keys it sees.
+    that say which keys it sees.
     """
     return ROWS * (_LINE + outputs + 5)
 

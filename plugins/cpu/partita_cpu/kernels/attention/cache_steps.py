@@ -84,7 +84,7 @@ def attend_places(
     scoring: Scoring,
     y: Operand,
 ) -> None:
-    """Records the attention of queries over the keys that spans tell.
+    """Records the attention of queries over the keys of spans.
 
     Args:
         b: The builder.

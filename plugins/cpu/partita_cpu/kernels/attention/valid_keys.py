@@ -1,4 +1,4 @@
-"""Attention of the standard over a cache of fixed capacity, of which lengths tell the valid part.
+"""Attention of the standard over a cache of fixed capacity, whose valid part is given by lengths.
 
 TensorScatter brings new keys and values into such a cache, and `nonpad_kv_seqlen` of Attention says
 how many there are. Scores of places behind them are not computed.
@@ -91,9 +91,9 @@ def has_valid_keys(q: Heads, k: Heads, v: Heads, masking: Masking, stage: int) -
     return rows in (1, q.length) and 0 < keys <= k.length
 
 
-(PLANES, ROWS, NUMBERS, ASKED, PLACES) = range(5)
+(PLANES, ROWS, NUMBERS, MASK_QUERIES, PLACES) = range(5)
 """What the table of `expand_mask` holds. PLANES: batches times heads of the mask; NUMBERS: of one
-of its rows; ASKED, PLACES: queries and keys that there are to be numbers for.
+of its rows; MASK_QUERIES, PLACES: queries and keys that there are to be numbers for.
 """
 
 
@@ -103,15 +103,15 @@ def expand_mask(mask: Array, expanded: Array, table: Array, tid: int, nt: int) -
 
     Args:
         mask: (PLANES, ROWS or 1, NUMBERS), flat.
-        expanded: Receives (PLANES, ASKED, PLACES), flat.
+        expanded: Receives (PLANES, MASK_QUERIES, PLACES), flat.
         table: As above.
         tid: This thread.
         nt: All threads; they share the rows.
     """
-    rows, numbers, asked, places = table[ROWS], table[NUMBERS], table[ASKED], table[PLACES]
-    units = table[PLANES] * asked
+    rows, numbers, queries, places = table[ROWS], table[NUMBERS], table[MASK_QUERIES], table[PLACES]
+    units = table[PLANES] * queries
     for unit in range(units * tid // nt, units * (tid + 1) // nt):
-        row = unit // asked * rows + (unit % asked if rows > 1 else 0)
+        row = unit // queries * rows + (unit % queries if rows > 1 else 0)
         target = expanded[unit * places : (unit + 1) * places]
         copy_row(mask[row * numbers : (row + 1) * numbers], target[:numbers])
         target[numbers:] = -np.inf

@@ -186,7 +186,7 @@ class Ensemble(NamedTuple):
 _FOUND: weakref.WeakKeyDictionary[Node, tuple[np.dtype[Any], Ensemble]] = (
     weakref.WeakKeyDictionary()
 )
-"""Of operations that live what was made for which type: a compile asks five times."""
+"""Of operations that live what was made for which type: a compile needs it five times."""
 
 
 def ensemble_of(node: Node, kind: str, results: int, dtype: np.dtype[Any]) -> Ensemble:

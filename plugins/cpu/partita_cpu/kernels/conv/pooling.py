@@ -68,7 +68,7 @@ def _fold_planes(
     kernel: Callable[..., None],
     start: float,
 ) -> bool:
-    """Records a fold of small planes by whole vectors, and tells whether it is done.
+    """Records a fold of small planes by whole vectors; returns whether it is done.
 
     Windows have unit steps and are centred on elements.
 

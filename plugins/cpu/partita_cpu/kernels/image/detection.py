@@ -22,14 +22,14 @@ MOST_SAMPLES = 1024
 
 
 TOGETHER = 64
-"""Boxes kept that a candidate is compared with before it is asked whether one covers it."""
+"""Boxes kept that a candidate is compared with between two looks at whether one covers it."""
 
 
 STRIP = 256
 """Boxes of a strip, whose kept ones are passed over if a candidate is beside all of them."""
 
 MOST_STRIPS = 256
-"""Strips at most; each is asked for every candidate."""
+"""Strips at most; each is looked at for every candidate."""
 
 
 @loop

@@ -33,7 +33,7 @@ def arrays_of(b: Builder, source: Source, count: int) -> Iterator[Array]:
 
 
 def key_of(source: Source) -> tuple[int, ...]:
-    """Tells one choice of rows from another."""
+    """Distinguishes one choice of rows from another."""
     return source.first, source.step, int(source.flipped)
 
 

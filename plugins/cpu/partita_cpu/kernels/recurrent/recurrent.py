@@ -73,7 +73,7 @@ class Cells:
 
     @property
     def shape(self) -> Array:
-        """The ``shape`` of the loops: sizes, then strides in rows, as `gates` tells."""
+        """The ``shape`` of the loops: sizes, then strides in rows, as `gates` says."""
         d, t, n = self.directions, self.steps, self.batch
         x = (t * n, 1, t) if self.batch_first else (t * n, n, 1)
         y = (1, d, t * d) if self.batch_first else (n, d * n, 1)
@@ -116,7 +116,7 @@ def packed(
     Args:
         b: Records it.
         x: Weights, or another tensor.
-        key: What tells ``fn`` apart from others for the same weights.
+        key: What distinguishes ``fn`` from others for the same weights.
         fn: Makes an array of an array.
         shape: Of what it makes.
         dtype: Of what it makes; ``None``: x's.

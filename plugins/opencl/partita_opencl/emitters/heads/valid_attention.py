@@ -1,4 +1,4 @@
-"""Attention of the standard over a cache of fixed capacity, of which lengths tell the valid part.
+"""Attention of the standard over a cache of fixed capacity, whose valid part is given by lengths.
 
 TensorScatter brings new keys and values into such a cache, and `nonpad_kv_seqlen` of Attention says
 how many there are. Keys behind them are not read.

@@ -64,7 +64,7 @@ class LaunchArguments:
         self._listeners: list[Commands] = []
 
     def add_listener(self, commands: Commands) -> None:
-        """Tells commands, made of the present values, of all changes from now on."""
+        """Passes all changes from now on to commands, which were made of the present values."""
         self._listeners.append(commands)
 
     def buffer(self, operand: Operand) -> Any:

@@ -86,7 +86,7 @@ class TensorBinding:
     def bind(
         self, inputs: Sequence[Tensor], outputs: Sequence[Tensor | None] | None
     ) -> BoundTensors:
-        """Lets kernels work on these tensors, and tells what is to be copied.
+        """Lets kernels work on these tensors; returns what is to be copied.
 
         Args:
             inputs: One tensor per graph input.
