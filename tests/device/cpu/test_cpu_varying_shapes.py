@@ -863,3 +863,71 @@ def test_what_is_rewritten_for_some_sizes_serves_others(text, sizes):
             feeds["i"] = rng.integers(-size, size, size + 1)
         (due,) = onnxruntime_results(proto, feeds)
         np.testing.assert_array_equal(request.infer(feeds)["y"], due)
+
+
+def test_windows_that_are_padded_turned_and_cut_have_few_recordings():
+    """As in a Swin of any sides: borders may be none, and what is cut off may be nothing."""
+    rng = np.random.default_rng(0)
+    weights = {
+        "embed": rng.standard_normal((8, 3, 5, 5)).astype(np.float32) * 0.2,
+        "scale": rng.standard_normal(8).astype(np.float32),
+        "bias": rng.standard_normal(8).astype(np.float32),
+    }
+    numbers = {
+        "window": [5],
+        "none": [0],
+        "some": [-2],
+        "nothing": [0, 0, 0, 0],
+        "axis_1": [1],
+        "axis_2": [2],
+        "far": [2**62],
+        "leave": [0, -1, 8],
+    }
+
+    def cut(x, first, last, axis, name):
+        return helper.make_node("Slice", [x, first, last, axis], [name])
+
+    nodes = [
+        helper.make_node("Conv", ["x", "embed"], ["a"], pads=[2] * 4, strides=[2, 2]),
+        helper.make_node("Transpose", ["a"], ["b"], perm=[0, 2, 3, 1]),
+        helper.make_node("LayerNormalization", ["b", "scale", "bias"], ["c"]),
+        helper.make_node("Shape", ["c"], ["h"], start=1, end=2),
+        helper.make_node("Shape", ["c"], ["w"], start=2, end=3),
+        helper.make_node("Mod", ["h", "window"], ["h_over"]),
+        helper.make_node("Mod", ["w", "window"], ["w_over"]),
+        helper.make_node("Sub", ["window", "h_over"], ["h_lacks"]),
+        helper.make_node("Sub", ["window", "w_over"], ["w_lacks"]),
+        helper.make_node("Mod", ["h_lacks", "window"], ["below"]),
+        helper.make_node("Mod", ["w_lacks", "window"], ["right"]),
+        helper.make_node("Concat", ["nothing", "none", "below", "right", "none"], ["pads"], axis=0),
+        helper.make_node("Pad", ["c", "pads"], ["padded"]),
+        helper.make_node("Shape", ["padded"], ["rows"], start=1, end=2),
+        helper.make_node("Mod", ["some", "rows"], ["place"]),
+        cut("padded", "place", "far", "axis_1", "last"),
+        cut("padded", "none", "place", "axis_1", "first"),
+        helper.make_node("Concat", ["last", "first"], ["rolled"], axis=1),
+        cut("rolled", "none", "h", "axis_1", "short"),
+        cut("short", "none", "w", "axis_2", "kept"),
+        helper.make_node("Add", ["kept", "c"], ["sum"]),
+        helper.make_node("Reshape", ["sum", "leave"], ["y"]),
+    ]
+    given = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, "h", "w"])
+    made = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    tensors = [numpy_helper.from_array(array, name) for name, array in weights.items()]
+    tensors += [numpy_helper.from_array(np.array(n), name) for name, n in numbers.items()]
+    graph = helper.make_graph(nodes, "windows", [given], [made], tensors)
+    opsets = [helper.make_opsetid("", 17)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    config = {"EXECUTION_MODE_HINT": "ACCURACY", "INFERENCE_NUM_THREADS": 1}
+    compiled = partita.Core().compile_model(model, "CPU", config)
+    request = compiled.create_infer_request()
+    sizes = [(n, h, w) for n in (2, 3) for h in (3, 9, 20, 31) for w in (4, 10, 22, 40)]
+    sizes = [sizes[number] for number in rng.permutation(len(sizes))]
+    for n, h, w in [*sizes, *sizes[::5]]:
+        x = rng.standard_normal((n, 3, h, w)).astype(np.float32)
+        (wanted,) = onnxruntime_results(model, {"x": x})
+        np.testing.assert_allclose(request.infer({"x": x})["y"], wanted, rtol=1e-3, atol=1e-4)
+    programs = recorded(compiled)
+    if isa().native and not isa().tiles:  # those choose arithmetic by sizes
+        assert len(programs) > 20
+        assert len({id(program.recorded.made) for program in programs}) <= 5

@@ -51,6 +51,8 @@ SMALL = [
     ("Mul", [np.array(3), ints(3, 4)], {}),
     ("Div", [ints(7, 8), ints(2, 3)], {}),
     ("Mod", [ints(7, 9, 2), ints(2, 3, 5)], {}),
+    ("Mod", [ints(-3, -14, -15), ints(14)], {"fmod": 0}),
+    ("Mod", [ints(7, 9, 2), ints(2, 3, 5)], {"fmod": 1}),
     ("Equal", [ints(1, 2), ints(1, 3)], {}),
     ("Where", [np.array([True, False]), ints(1, 2), ints(3, 4)], {}),
 ]
@@ -82,6 +84,8 @@ def test_small_integers_are_computed_as_the_reference_does(op_type, arrays, attr
         ("Transpose", [ints(1, 2)], {"perm": [1]}),
         ("Div", [ints(-7), ints(2)], {}),
         ("Div", [ints(7), ints(0)], {}),
+        ("Mod", [ints(-7), ints(2)], {"fmod": 1}),
+        ("Mod", [ints(-7), ints(0)], {}),
         ("Add", [ints(1, 2), ints(1, 2, 3)], {}),
         ("Add", [np.arange(65), np.arange(65)], {}),
         ("Add", [np.ones(2, np.float32), np.ones(2, np.float32)], {}),

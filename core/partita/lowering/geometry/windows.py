@@ -16,7 +16,14 @@ import numpy as np
 from partita.errors import OperandError
 from partita.lowering.graph import Node
 from partita.lowering.program import Array
-from partita.lowering.shapes.symbolic_size import Number, Size, evaluated, integers, settled
+from partita.lowering.shapes.symbolic_size import (
+    Number,
+    Size,
+    evaluated,
+    has_varied,
+    integers,
+    settled,
+)
 
 Triple = tuple[int, int, int]
 
@@ -124,7 +131,9 @@ class Window:
         return tuple(map(self.halved_along, range(3)))
 
     def halved_along(self, axis: int) -> tuple[int, int]:
-        """Of one dimension what :attr:`halved` tells."""
+        """Of one dimension what :attr:`halved` tells; all once sizes have decided otherwise."""
+        if has_varied(self.along(axis)):
+            return 0, self.kernel[axis]
         return settled(evaluated(_halved_taps, *self.along(axis)))  # type: ignore[no-any-return]
 
     def one_tap(self, axis: int) -> Number:

@@ -209,7 +209,11 @@ def _div(node: Node, arrays: Sequence[Any]) -> Array | None:
     x, z = arrays
     if z is None or x.dtype != z.dtype or x.dtype.kind not in "iO" or not _broadcast(x, z):
         return None
-    if not ((x >= 0).all() and (z > 0).all()):
+    if not (z > 0).all():
+        return None
+    if node.op_type == "Mod" and not node.attrs.get("fmod", 0):
+        return np.asarray(x % z)
+    if not (x >= 0).all():
         return None  # below zero ONNX rounds towards it, and numpy away from it
     return np.asarray(x % z if node.op_type == "Mod" else x // z)
 

@@ -30,7 +30,13 @@ from partita.lowering.geometry.resampling import (
     nearest,
     scaled,
 )
-from partita.lowering.shapes.symbolic_size import assumed, evaluated, holds_sizes, settled
+from partita.lowering.shapes.symbolic_size import (
+    assumed,
+    evaluated,
+    has_varied,
+    holds_sizes,
+    settled,
+)
 from partita_cpu.jit.kernel import jit
 from partita_cpu.kernels.elementwise.cast import emit_cast
 from partita_cpu.kernels.half import through_float32
@@ -417,7 +423,8 @@ def _mixed(b: Builder, x: Operand, number: int, axis: AxisSizes, how: Interpolat
                 mix(first, weights, begin)
             return y
     found = evaluated(_table, how, x.dtype.type, *axis)
-    shape = axis.out, settled(evaluated(_width, found))
+    width = evaluated(_width, found)
+    shape = axis.out, width if has_varied([width]) else settled(width)
     mix(
         b.computed(shape[:1], np.int64, operator.getitem, found, 0),
         b.computed(shape, x.dtype, operator.getitem, found, 1),

@@ -14,6 +14,7 @@ from partita.lowering import Builder, Node, Operand
 from partita.lowering.geometry.axes import distinct_axes
 from partita.lowering.geometry.boxes import Box, strides_of
 from partita.lowering.kernel_table import refused_choice
+from partita.lowering.shapes.symbolic_size import has_varied
 from partita_cpu.kernels.movement.index_steps import taken
 from partita_cpu.kernels.movement.rearrange import axes_of, ints
 from partita_cpu.kernels.movement.strided_copy import copy_box
@@ -55,17 +56,21 @@ def pad(
 def padded(
     b: Builder, x: Operand, before: Sequence[int], after: Sequence[int], value: Operand
 ) -> Operand:
-    """`x` with constant borders; negative borders cut off."""
+    """`x` with constant borders; negative borders cut off.
+
+    Borders that sizes tell are asked whether there are any in the first recording of a class alone.
+    """
     shape = [n + lo + hi for n, lo, hi in zip(x.shape, before, after, strict=True)]
-    if not any(before) and not any(after):
+    unasked = has_varied((*before, *after))
+    if not unasked and not any(before) and not any(after):
         return b.view(x, shape)
     y = b.empty(shape, x.dtype)
-    kept = [n + min(lo, 0) + min(hi, 0) for n, lo, hi in zip(x.shape, before, after, strict=True)]
-    if any(n <= 0 for n in kept) or kept != shape:
+    kept = [n + min(0, lo) + min(0, hi) for n, lo, hi in zip(x.shape, before, after, strict=True)]
+    if unasked or any(n <= 0 for n in kept) or kept != shape:
         copy_box(b, Box(b.flat(value), (0,)), Box(y, (1,)), (y.size,))
     if all(n > 0 for n in kept):
         source, target = strides_of(x.shape), strides_of(shape)
-        start = sum(-min(lo, 0) * s for lo, s in zip(before, source, strict=True))
+        start = sum(-min(0, lo) * s for lo, s in zip(before, source, strict=True))
         place = sum(max(lo, 0) * s for lo, s in zip(before, target, strict=True))
         copy_box(b, Box(x, source, start), Box(y, target, place), kept)
     return y

@@ -12,6 +12,7 @@ from partita.lowering.geometry.axes import axis_of, distinct_axes
 from partita.lowering.geometry.boxes import Box, strides_of
 from partita.lowering.geometry.broadcasting import broadcast, is_repeated_to
 from partita.lowering.geometry.slices import taken
+from partita.lowering.shapes.symbolic_size import has_varied, never_less
 from partita_cpu.kernels.movement.strided_copy import MOVABLE, copy_box
 from partita_cpu.kernels.operator_table import INDICES, INT64, kernel
 from partita_cpu.nhwc.transpose import emit_transpose
@@ -186,6 +187,14 @@ def split(b: Builder, node: Node, x: Operand, sizes: Operand | None = None) -> t
     return tuple(pieces)
 
 
+def _is_whole(part: Sequence[int], whole: Sequence[int]) -> bool:
+    """Whether sizes are the same; only if it is known, once sizes have decided otherwise."""
+    if has_varied((*part, *whole)):
+        pairs = list(zip(part, whole, strict=True))
+        return all(never_less(n, m) and never_less(m, n) for n, m in pairs)
+    return tuple(part) == tuple(whole)
+
+
 @kernel("Slice", dtypes={0: MOVABLE, 1: INDICES, 2: INDICES, 3: INDICES, 4: INDICES})
 def slice_(
     b: Builder,
@@ -207,7 +216,7 @@ def slice_(
     for axis, start, end, step in zip(along, first, last, by, strict=True):
         begins[axis], shape[axis] = taken(x.shape[axis], start, end, step)
         moves[axis] = step * strides[axis]
-    if tuple(shape) == x.shape and moves == strides:
+    if _is_whole(shape, x.shape) and moves == strides:
         return b.view(x, x.shape)
     y = b.empty(shape, x.dtype)
     offset = sum(begin * s for begin, s in zip(begins, strides, strict=True))

@@ -10,6 +10,7 @@ import numpy as np
 from partita.contract.query import Reason, ReasonCode
 from partita.lowering import Array, Builder, Node, Operand
 from partita.lowering.geometry.axes import axis_of
+from partita.lowering.shapes.symbolic_size import assumed
 from partita_cpu.gemm.arithmetic import Arithmetic
 from partita_cpu.gemm.packed_lhs.packed_lhs_table import packed_lhs_size
 from partita_cpu.gemm.packed_lhs.tiled_operands import note_only_tiles
@@ -63,7 +64,7 @@ def _eights_kernel(
         arithmetic: Of the tiles that results are laid out as; None if they are rows.
     """
     policy = native_policy(b.options)
-    if x.dtype != FLOAT32 or policy is None or outer < EIGHT or n > LONGEST:
+    if x.dtype != FLOAT32 or policy is None or assumed(outer) < EIGHT or n > LONGEST:
         return 0
     part = "_normalized" if arithmetic is None else f"_normalized_tiles_{arithmetic.planes}"
     return addresses(policy.level, part).get(eights_name(centered, added), 0)
