@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 import partita
 from partita.errors import UnsupportedOpError
@@ -24,7 +24,8 @@ TEXTS = [
 def model_of(domain, op_type, x, kind, version=3, **attributes):
     value = helper.make_tensor_value_info
     node = helper.make_node(op_type, ["x"], ["y"], domain=domain, **attributes)
-    element = TensorProto.STRING if x.dtype == object else TensorProto.INT64
+    texts = x.dtype == object
+    element = TensorProto.STRING if texts else helper.np_dtype_to_tensor_dtype(x.dtype)
     inputs, outputs = [value("x", element, x.shape)], [value("y", kind, None)]
     graph = helper.make_graph([node], "texts", inputs, outputs)
     opsets = [helper.make_opsetid("", 17)]
@@ -147,3 +148,47 @@ def test_types_behind_tokens_are_known():
     assert partita.Core().query_model(model, "HETERO:CPU,REFERENCE")["flat"] == "REFERENCE"
     found = partita.Core().compile_model(proto, "HETERO:CPU,REFERENCE")({"x": x})["z"]
     assert found.tolist() == [["a", "b", "#", "c", "#", "#"], ["d", "e", "f", "#", "#", "#"]]
+
+
+LABELS = {"strings": ["a", "b", ""], "int64s": [3, -1, 2**40], "floats": [0.5, -0.0, float("nan")]}
+SOUGHT = {
+    "strings": np.array(["b", "z", "", "a"], object),
+    "int64s": np.array([2**40, 7, 3, -1]),
+    "floats": np.float32([0.5, 0.0, np.nan, 9]),
+}
+TYPES = {"strings": TensorProto.STRING, "int64s": TensorProto.INT64, "floats": TensorProto.FLOAT}
+DEFAULTS = {"strings": "other", "int64s": 9, "floats": 1.5}
+
+
+@pytest.mark.parametrize("told", [False, True])
+@pytest.mark.parametrize("version", [2, 4])
+@pytest.mark.parametrize("values", LABELS)
+@pytest.mark.parametrize("keys", LABELS)
+def test_labels_of_every_pair_of_types(keys, values, version, told):
+    x, default = SOUGHT[keys], {f"default_{values.removesuffix('s')}": DEFAULTS[values]}
+    attributes = {f"keys_{keys}": LABELS[keys], f"values_{values}": LABELS[values]}
+    attributes |= default if told else {}
+    check(x, model_of("ai.onnx.ml", "LabelEncoder", x, TYPES[values], version, **attributes))
+
+
+@pytest.mark.parametrize("keys", [["a", "b"], [1, 2], [1.0, 2.0]])
+@pytest.mark.parametrize("values", [["u", "v"], [5, 6]])
+def test_labels_that_are_tensors(keys, values):
+    arrays = [np.array(a, object if isinstance(a[0], str) else None) for a in (keys, values)]
+    tensors = {
+        name: numpy_helper.from_array(array, name)
+        for name, array in zip(("keys_tensor", "values_tensor"), arrays, strict=True)
+    }
+    default = numpy_helper.from_array(arrays[1][:1], "default")
+    x = np.array([keys[1], "z" if isinstance(keys[0], str) else 9], arrays[0].dtype)
+    kind = TensorProto.STRING if isinstance(values[0], str) else TensorProto.INT64
+    check(x, model_of("ai.onnx.ml", "LabelEncoder", x, kind, 4, default_tensor=default, **tensors))
+
+
+@pytest.mark.parametrize("default", [{}, {"default_string": "?", "default_int64": 5}])
+@pytest.mark.parametrize("texts", [False, True])
+def test_labels_of_opset_1_are_places(texts, default):
+    x = np.array(["b", "z"], object) if texts else np.array([1, 9])
+    kind = TensorProto.INT64 if texts else TensorProto.STRING
+    check(x, model_of("ai.onnx.ml", "LabelEncoder", x, kind, 1, classes_strings=["a", "b"],
+                      **default))  # fmt: skip

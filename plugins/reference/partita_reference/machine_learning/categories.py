@@ -1,4 +1,4 @@
-"""Categories by a dictionary: OneHotEncoder, and CategoryMapper, which the original has not."""
+"""Categories and labels by a dictionary: LabelEncoder, OneHotEncoder, CategoryMapper."""
 
 from __future__ import annotations
 
@@ -10,11 +10,22 @@ from onnx.reference.op_run import OpRun
 
 Array = np.ndarray[Any, Any]
 
+DOMAIN = "ai.onnx.ml"
+NAN_IS_A_KEY = 4
+"""The opset from which on."""
+_KINDS: dict[str, Any] = {
+    "floats": np.float32,
+    "int64s": np.int64,
+    "strings": object,
+    "tensor": None,
+}
+"""How attributes of labels end, and their types."""
+
 
 class OneHotEncoder(OpRun):
     """The original has two dimensions at most, and goes through all elements by their indices."""
 
-    op_domain = "ai.onnx.ml"
+    op_domain = DOMAIN
 
     def _run(
         self,
@@ -35,7 +46,7 @@ class OneHotEncoder(OpRun):
 class CategoryMapper(OpRun):
     """Texts to numbers, or numbers to texts."""
 
-    op_domain = "ai.onnx.ml"
+    op_domain = DOMAIN
 
     def _run(
         self,
@@ -54,10 +65,51 @@ class CategoryMapper(OpRun):
         return (_each(x, lambda text: numbers.get(text, rest), np.int64),)
 
 
+class LabelEncoder(OpRun):
+    """The original finds no NaN, which is a key since opset 4, and has none of opset 1."""
+
+    op_domain = DOMAIN
+
+    def _run(self, x: Array, classes_strings: Sequence[str] = (), **given: Any) -> tuple[Array]:
+        if classes_strings:  # of opset 1
+            return self._of_classes(x, classes_strings, given)
+        keys = _first(given, "keys")[1]
+        kind, values = _first(given, "values")
+        default = given.get(f"default_{kind.removesuffix('s')}")
+        pairs = dict(zip(keys, values, strict=True))
+        if self.run_params["opsets"].get(DOMAIN, 1) >= NAN_IS_A_KEY:
+            pairs |= {_named(key): value for key, value in pairs.items()}
+        other = default.item() if isinstance(default, np.ndarray) else default
+        dtype = default.dtype if isinstance(default, np.ndarray) else _KINDS[kind]
+
+        def find(key: Any) -> Any:
+            return pairs.get(_named(key), other)
+
+        return (_each(x, find, dtype),)
+
+    def _of_classes(self, x: Array, classes: Sequence[str], given: dict[str, Any]) -> tuple[Array]:
+        if x.dtype.kind in "iu":
+            names = dict(enumerate(classes))
+            return (_each(x, lambda n: names.get(n, given["default_string"]), object),)
+        numbers = {name: n for n, name in enumerate(classes)}
+        return (_each(x, lambda name: numbers.get(name, given["default_int64"]), np.int64),)
+
+
+def _named(key: Any) -> Any:
+    """The key itself; of NaN, which is not equal to itself, ``None``."""
+    return key if key == key else None
+
+
+def _first(given: dict[str, Any], name: str) -> tuple[str, list[Any]]:
+    """The kind of the attribute that holds keys or values, and these."""
+    kind = next(kind for kind in _KINDS if given.get(f"{name}_{kind}") is not None)
+    return kind, np.asarray(given[f"{name}_{kind}"], _KINDS[kind]).ravel().tolist()
+
+
 def _each(x: Array, find: Callable[[Any], Any], dtype: Any) -> Array:
     """What a function finds of each element."""
     found: Array = np.fromiter(map(find, x.ravel().tolist()), dtype, x.size)
     return found.reshape(x.shape)
 
 
-CATEGORIES: tuple[type[OpRun], ...] = (CategoryMapper, OneHotEncoder)
+CATEGORIES: tuple[type[OpRun], ...] = (CategoryMapper, LabelEncoder, OneHotEncoder)
