@@ -205,6 +205,14 @@ def test_experts_are_pinned_apart_from_their_layers(core):
         assert not pinned or reason.code == ReasonCode.PINNED
 
 
+def test_a_device_that_has_experts_alone_is_named_with_them(core):
+    plan = planned(core, decoder("tiny-mixture", "q4"), HETERO_PINS="re:experts=C").plan
+    assert share(plan, "A").has == "embedding, layers 0-3, head"
+    assert share(plan, "C").has == "parts of layers 0-3"
+    assert ", C parts of layers 0-3 (" in plan.line()
+    assert share(planned(core, decoder("tiny", "q4")).plan, "C").has == ""
+
+
 def test_experts_leave_first_where_memory_is_short(core):
     model = decoder("tiny-mixture", "q4")
     free = share(planned(core, model).plan, "A")

@@ -42,7 +42,7 @@ def _print_devices(plan: DecoderPlan, out: Output) -> None:
         [
             [
                 one.device,
-                layer_range(one.layers) or "none",
+                one.has or "none",
                 format_bytes(one.weight_bytes),
                 format_bytes(one.cache_bytes),
                 format_bytes(one.workspace_bytes),
@@ -82,9 +82,9 @@ def _print_facts(plan: DecoderPlan, out: Output) -> None:
             "model": plan.model,
             "objective": f"{plan.objective} of a prompt of {request.prompt} tokens and "
             f"{request.new} new ones: {plan.request_us / 1e3:,.1f} ms by the probes",
-            "decode": f"{plan.decode:.2f} tokens/s with {request.context} tokens in the cache, "
-            f"{plan.decode_at_start:.2f} at the start; bandwidth alone would allow "
-            f"{plan.bandwidth_decode:.2f}",
+            "decode": f"{plan.decode:.2f} tokens/s with {request.context} tokens in the cache "
+            f"(bandwidth alone would allow {plan.bandwidth_decode:.2f}), "
+            f"{plan.decode_at_start:.2f} at the start",
             "prefill": f"{plan.prefill:.1f} tokens/s in chunks of {request.chunk}",
             "bound": f"{plan.bound_us / 1e3:,.1f} ms, by the same costs: this placement is at most "
             f"{plan.gap:.1%} above the optimum",

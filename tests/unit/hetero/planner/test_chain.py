@@ -261,6 +261,13 @@ def test_what_does_not_fit_says_by_how_much(limits, said):
         solve_chain(chain)
 
 
+def test_what_computing_takes_is_no_room_and_is_said():
+    chain = chain_of([[1.0, 2.0]] * 10, MIB, [3 * MIB, MIB], fixed=[2 * MIB, 2 * MIB])
+    said = "leave 1.0 MiB in all besides what computing takes: 9.0 MiB are lacking"
+    with pytest.raises(InfeasiblePlanError, match=said):
+        solve_chain(chain)
+
+
 def test_large_tasks_that_fit_nowhere_name_the_device():
     chain = chain_of([[1.0, 2.0]] * 2, 8 * MIB, [9 * MIB, 7 * MIB])
     with pytest.raises(InfeasiblePlanError, match=r"lacks on 'D0' 7\.0 MiB"):

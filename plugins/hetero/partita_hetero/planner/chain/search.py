@@ -395,9 +395,10 @@ def _why_infeasible(chain: Chain) -> str:
             for limit, fixed in zip(chain.limits, chain.fixed_bytes, strict=True)
             if limit is not None
         )
+        beside = " besides what computing takes" if any(chain.fixed_bytes) else ""
         return (
             f"{format_bytes(room + lacks)} are needed and the limits leave {format_bytes(room)} in "
-            f"all: {format_bytes(lacks)} are lacking."
+            f"all{beside}: {format_bytes(lacks)} are lacking."
         )
     try:
         free = solve_chain(chain.unlimited)

@@ -277,6 +277,11 @@ class DecoderReport:
             busy["decode"],
             busy["prefill"],
             one.speed.bandwidth,
+            tuple(
+                layer.layer.name
+                for layer, places in zip(self._decoder.layers, homes, strict=True)
+                if device in places and places[0] != device
+            ),
         )
 
     @property

@@ -64,6 +64,7 @@ class DeviceShare:
         decode_share: Share of a token's time that it is busy.
         prefill_share: The same for a prompt.
         bandwidth: Bytes that it reads a second, by the probe of the fastest format.
+        parts: Names of the layers of which it has the experts, or other operations, alone.
     """
 
     device: str
@@ -75,6 +76,13 @@ class DeviceShare:
     decode_share: float
     prefill_share: float
     bandwidth: float
+    parts: tuple[str, ...] = ()
+
+    @property
+    def has(self) -> str:
+        """The layers on it, and those of which it has a part, in few words; empty for none."""
+        of_others = [f"parts of {layer_range(self.parts)}"] if self.parts else []
+        return ", ".join([layer_range(self.layers)] * bool(self.layers) + of_others)
 
     @property
     def total_bytes(self) -> int:
@@ -172,9 +180,9 @@ class DecoderPlan:
     def line(self) -> str:
         """The plan in one line."""
         where = ", ".join(
-            f"{one.device} {layer_range(one.layers)} ({format_bytes(one.total_bytes)})"
+            f"{one.device} {one.has} ({format_bytes(one.total_bytes)})"
             for one in self.devices
-            if one.layers
+            if one.has
         )
         if self.replicas:
             where = f"whole on each of {', '.join(self.replicas)}: {where}"
