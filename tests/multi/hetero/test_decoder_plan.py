@@ -213,6 +213,15 @@ def test_a_device_that_has_experts_alone_is_named_with_them(core):
     assert share(planned(core, decoder("tiny", "q4")).plan, "C").has == ""
 
 
+def test_bandwidth_is_that_of_the_device_that_has_the_experts(core):
+    model = decoder("tiny-mixture", "q4")
+    fast = planned(core, model).plan
+    slow = planned(core, model, HETERO_PINS="re:experts=C").plan
+    used = 4 * 2 * 2 * TINY.hidden * TINY.intermediate * 4  # two experts in each of four layers
+    more = 1 / slow.bandwidth_decode - 1 / fast.bandwidth_decode
+    assert more == pytest.approx(used / 1e10 - used / 1e12, rel=0.05)
+
+
 def test_experts_leave_first_where_memory_is_short(core):
     model = decoder("tiny-mixture", "q4")
     free = share(planned(core, model).plan, "A")

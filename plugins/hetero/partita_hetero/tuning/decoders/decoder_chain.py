@@ -137,13 +137,13 @@ class DecoderChain:
         layers: In order.
         devices: What they can go to.
         chains: By phase.
-        work: By layer and phase: what it does in all.
+        work: By phase and layer: what each unit of it does.
     """
 
     layers: tuple[DecoderLayer, ...]
     devices: tuple[DecoderDevice, ...]
     chains: Mapping[Phase, Chain]
-    work: Mapping[Phase, tuple[TokenWork, ...]] = field(default_factory=dict)
+    work: Mapping[Phase, tuple[tuple[TokenWork, ...], ...]] = field(default_factory=dict)
 
 
 def formats_of(placer: Placer, work: DecoderWork) -> set[WeightFormat]:
@@ -238,7 +238,10 @@ class ChainBuilder:
         chains = {phase: self._chain(layers, phase) for phase in PHASES}
         work = {
             phase: tuple(
-                self._work.work(layer.layer.ops, *self._request.tokens(phase)) for layer in layers
+                tuple(
+                    self._work.work(unit.ops, *self._request.tokens(phase)) for unit in layer.units
+                )
+                for layer in layers
             )
             for phase in PHASES
         }

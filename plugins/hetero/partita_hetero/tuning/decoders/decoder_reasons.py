@@ -169,8 +169,9 @@ class DecoderReport:
         for choice in self._choices:
             busy = np.zeros(len(self._decoder.devices))
             works = self._decoder.work["decode"]
-            for (place, *_), work in zip(self._homes_of(choice), works, strict=True):
-                busy[place] += self._decoder.devices[place].speed.reading_seconds(work)
+            for places, units in zip(self._homes_of(choice), works, strict=True):
+                for place, work in zip(places, units, strict=True):
+                    busy[place] += self._decoder.devices[place].speed.reading_seconds(work)
             rate += float(1 / (busy.sum() if self._objective == "LATENCY" else busy.max()))
         return rate
 
