@@ -216,7 +216,8 @@ def _type_of(value):
 def _payload(kind, value):
     if kind == _ARRAY:
         inner = _type_of(value[0])
-        inner = _SIGNED if inner == _INT else inner  # as llama.cpp wants the kinds of tokens
+        if inner == _INT and max(value) < 1 << 31:
+            inner = _SIGNED  # as llama.cpp wants the kinds of tokens
         parts = [_payload(inner, one) for one in value]
         return struct.pack("<IQ", inner, len(value)) + b"".join(parts)
     if kind == _TEXT:

@@ -14,6 +14,7 @@ from .numbers import FLOATS, hostile_integer
 sys.path.append(str(Path(__file__).parents[1]))
 
 _KINDS = ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0")
+_OTHERS = ("phi3", "granite", "olmo2", "command-r", "falcon")
 _TEXTS = ("", "none", "linear", "yarn", "longrope", "llama", "qwen2", "\0", "a" * 70000)
 
 
@@ -55,7 +56,7 @@ def changed(rng):
         tensors[name] = swapped if rng.random() < 0.5 else again
     data = bytearray(gguf_bytes(metadata, tensors))
     if kind >= 2:
-        end = len(data) if kind == 2 else data.rindex(b"ffn_norm.weight") + 60
+        end = len(data) if kind == 2 else data.rindex([*tensors][-1].encode()) + 60
         for _ in range(rng.integers(1, 6)):
             data[rng.integers(end)] = rng.choice([0, 1, 127, 128, 255, rng.integers(256)])
     if rng.random() < 0.1:
@@ -78,7 +79,7 @@ def _hostile_entry(rng):
 @functools.cache
 def files():
     """Metadata and tensors of sound files."""
-    from gguf_files import decoder_tensors, narrow_decoder_metadata
+    from gguf_files import decoder_tensors, narrow_decoder_metadata, stored
 
     made = []
     for number, kind in enumerate(_KINDS):
@@ -91,4 +92,13 @@ def files():
             "llama" if experts else name, block_count=1, **experts, **window, **scaling
         )
         made.append((metadata, decoder_tensors(metadata, kind, vocabulary=16)))
+    for name, kind in zip(_OTHERS, _KINDS, strict=False):
+        factors = {"logit_scale": 0.5, "residual_scale": 0.2, "attention__sliding_window": 2}
+        metadata = narrow_decoder_metadata(name, block_count=1, **factors)
+        tensors = decoder_tensors(metadata, kind, vocabulary=16)
+        if name == "phi3":
+            for length in ("short", "long"):
+                divisors = stored("F32", np.linspace(1, 9, 8))
+                tensors[f"rope_factors_{length}.weight"] = divisors
+        made.append((metadata, tensors))
     return made
