@@ -16,7 +16,7 @@ from partita_cpu.llvm import (
     normalization,
 )
 from partita_cpu.llvm.add_int8 import add_by_factors, add_bytes
-from partita_cpu.llvm.attention import attend, attend_amx, attend_few
+from partita_cpu.llvm.attention import attend, attend_amx, attend_few, weigh
 from partita_cpu.llvm.copies import bf16_split, byte_table, quantized_groups, strided_copy
 from partita_cpu.llvm.copies.flushed_rows import copy_flushed
 from partita_cpu.llvm.copies.transpose_block import NARROW_SIDE, SIDE, transpose
@@ -102,6 +102,7 @@ PARTS = (
     "_winograd",
     "_winograd_halves",
     "_attention",
+    "_softmax",
     RATES,
     *attend_few.PARTS,
     *(f"_groups{end}_{channels}" for end in ("", "_halves") for channels in GROUPS),
@@ -156,6 +157,8 @@ def functions(level: Level, part: str = "") -> list[Function]:
         return winograd.half_functions() if level.keeps_bfloat16 else []
     if part == "_attention":
         return attend.functions(level) + (attend_amx.functions() if level.tiles else [])
+    if part == "_softmax":
+        return weigh.functions(level)
     if part in attend_few.PARTS:
         return attend_few.functions(level, attend_few.PARTS[part])
     if part.startswith("_groups"):

@@ -7,6 +7,7 @@ queries, keys, values and the softmax's results are rounded; sums and the softma
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -20,10 +21,12 @@ from partita_cpu.gemm.packing.kernels import PARTS, PIECE, PLACES, PackingRoom, 
 from partita_cpu.gemm.packing.packing_table import BLOCKS
 from partita_cpu.gemm.packing.packing_table import ROWS as PACKED_ROWS
 from partita_cpu.gemm.precision_policy import PrecisionPolicy, native_policy
-from partita_cpu.gemm.tile_kernels import FIRST, NARROW, tile_kernels
+from partita_cpu.gemm.tile_kernels import FIRST, NARROW, SLOTS, tile_kernels
 from partita_cpu.jit.intrinsics.address_array import floats_at, integers_at, shorts_at
 from partita_cpu.jit.intrinsics.address_call import address, call_narrow, call_tile
+from partita_cpu.jit.llvm_kernel import addresses
 from partita_cpu.jit.loop_kernel import loop
+from partita_cpu.llvm.levels import Level
 from partita_cpu.nhwc.attention_table import (
     BATCHES,
     COLUMNS,
@@ -76,6 +79,10 @@ PAIRED_KEYS = 32
 """Keys from which on products of pairs gain more than rounding takes (the performance log)."""
 
 
+WEIGH = SLOTS
+"""Where `head_kernels` has the kernel of `llvm.attention.weigh`."""
+
+
 @loop
 def attend_heads(
     inputs: AttentionInputs,
@@ -96,7 +103,7 @@ def attend_heads(
         y: The result, flat; float32, or bfloat16 as uint16.
         scratch: Floats; as many for each thread as the table says.
         offsets: One zero.
-        kernels: `tile_kernels.tile_kernels`.
+        kernels: `head_kernels`.
         p: The table.
         scale: Factor of the scores.
         least: What queries and keys are divided by if they are shorter.
@@ -148,7 +155,8 @@ def attend_heads(
         _multiply_rows(kernels, offsets, RowsAt(a, a_step, rows), columns, room, found, 4 * wide)
         which = Queries(batch, number, first, first + rows)
         products = Weights(scores, 4 * pitch)
-        weigh_values(inputs, p, which, products, weights, lengths, Factors(scale, least))
+        factors = Factors(scale, least)
+        weigh_values(inputs, p, which, products, weights, lengths, factors, kernels[WEIGH])
         place = batch * p[Y_BATCH] + number * p[Y_HEAD] + first * p[Y_STEP]
         result = RowsAt(address(y) + y.itemsize * place, y.itemsize * p[Y_STEP], rows)
         to = result if y.itemsize == 4 else found
@@ -340,7 +348,7 @@ def emit_attention(b: Builder, parts: Sequence[HeadView], sizes: HeadSizes, scor
         y,
         thread_memory(b, policy.threads, integer(table[ROOM]), np.float32),
         b.constant(np.zeros(1, np.int64)),
-        b.constant(tile_kernels(policy.level, arithmetic)),
+        b.constant(head_kernels(policy.level, arithmetic)),
         b.constant(table),
         scores.scale,
         scores.least or 0.0,
@@ -352,6 +360,13 @@ def emit_attention(b: Builder, parts: Sequence[HeadView], sizes: HeadSizes, scor
         exec_type=arithmetic.exec_type(policy.level),
     )
     return True
+
+
+@functools.cache
+def head_kernels(level: Level, arithmetic: Arithmetic) -> Array:
+    """`tile_kernels.tile_kernels`, then what makes weights of scores, at `WEIGH`."""
+    name = "weigh_halves" if arithmetic.in_bfloat16 else "weigh"
+    return np.append(tile_kernels(level, arithmetic), addresses(level, "_softmax")[name])
 
 
 def attention_arithmetic(policy: PrecisionPolicy, sizes: HeadSizes) -> Arithmetic:

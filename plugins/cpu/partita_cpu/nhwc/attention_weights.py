@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from partita.lowering import Array
-from partita_cpu.jit.intrinsics.address_array import floats_at, shorts_at
+from partita_cpu.jit.intrinsics.address_array import floats_at
+from partita_cpu.jit.intrinsics.address_call import address, call_weigh
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.nhwc.attention_table import (
     BECOMES_ZERO,
@@ -38,13 +39,7 @@ from partita_cpu.nhwc.attention_table import (
     AttentionInputs,
 )
 from partita_cpu.scalar.instructions import add_in_any_order, like, maximum, sqrt, wide_vectors
-from partita_cpu.scalar.math import (
-    LOG2_E,
-    exp_below_zero,
-    rough_power_of_two,
-    round_to_bfloat16,
-    row_maximum,
-)
+from partita_cpu.scalar.math import row_maximum
 
 MOST_FACTOR = 1e30
 """Scores times a larger factor may be no numbers where differences from the largest one are."""
@@ -88,6 +83,7 @@ def weigh_values(
     weights: Weights,
     lengths: Array,
     factors: Factors,
+    kernel: int,
 ) -> None:
     """Makes weights of the products of some queries and all keys of their head.
 
@@ -103,6 +99,7 @@ def weigh_values(
         lengths: What keys are multiplied by to be of length 1, then room for as many numbers as
             there are queries, which receives their shares.
         factors: Of scores.
+        kernel: Address of `llvm.attention.weigh`.
     """
     keys, rows = p[KEYS], which.stop - which.first
     of_queries = lengths[keys : keys + rows]
@@ -120,16 +117,11 @@ def weigh_values(
         if p[MASKS] or not (np.float32(0) < factor < np.float32(MOST_FACTOR)):
             _mask_row(line, inputs, factor, p, which.batch, which.head, which.first + r)
             factor = np.float32(1)
-        top, to = row_maximum(line), weights.at + r * weights.step
-        if p[BECOMES_ZERO] and top == np.float32(-np.inf):
+        to = weights.at + r * weights.step
+        if p[BECOMES_ZERO] and row_maximum(line) == np.float32(-np.inf):
             of_queries[r] = _no_weights(to, p)
             continue
-        if p[PAIRS]:
-            total = _weigh_pairs(line, shorts_at(to, keys), top, factor * LOG2_E)
-        else:
-            total = _weigh(line, top, factor)
-        if p[PAIRS] and keys % 2:
-            shorts_at(to + 2 * keys, 1)[0] = np.uint16(0)
+        total = call_weigh(kernel, (address(line), keys, factor, to))
         if p[BECOMES_ZERO] == 2 and total != total:
             of_queries[r] = _no_weights(to, p)
             continue
@@ -143,30 +135,6 @@ def _no_weights(to: int, p: Array) -> Any:
     for j in range(zeros.size):
         zeros[j] = np.float32(0)
     return np.float32(1)
-
-
-@loop
-def _weigh(line: Array, top: Any, factor: Any) -> Any:
-    """Makes ``exp((line - top) * factor)`` of scores; yields the sum."""
-    wide_vectors()
-    total = like(top, 0)
-    for j in range(line.size):
-        value = exp_below_zero((line[j] - top) * factor)
-        line[j] = value
-        total = add_in_any_order(total, value)
-    return total
-
-
-@loop
-def _weigh_pairs(line: Array, weights: Array, top: Any, factor: Any) -> Any:
-    """Writes ``2 ** ((line - top) * factor)`` as bfloat16, as exact as that is; yields the sum."""
-    wide_vectors()
-    total = like(top, 0)
-    for j in range(line.size):
-        value = rough_power_of_two((line[j] - top) * factor)
-        weights[j] = round_to_bfloat16(value)
-        total = add_in_any_order(total, value)
-    return total
 
 
 @loop

@@ -88,6 +88,9 @@ call_scores = calling(*[_I64] * 7)
 call_sums = calling(*[_I64] * 8)
 """Calls sums of values for few queries; see `attend_few.SUM_PARAMETERS`."""
 
+call_weigh = calling(_I64, _I64, _F32, _I64, returns=_F32)
+"""Makes weights of scores and returns their sum; see `attention.weigh.PARAMETERS`."""
+
 call_softmax = calling(*[_I64] * 6)
 """Calls the softmax of the scores of a tile; see `attend.SOFTMAX_PARAMETERS`."""
 

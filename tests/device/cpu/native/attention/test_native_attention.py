@@ -8,9 +8,8 @@ from cpu_levels import float_levels
 from ml_dtypes import bfloat16
 
 from partita_cpu.gemm.arithmetic import Arithmetic
-from partita_cpu.gemm.tile_kernels import tile_kernels
 from partita_cpu.llvm.levels import PORTABLE
-from partita_cpu.nhwc.attention import attend_heads
+from partita_cpu.nhwc.attention import attend_heads, head_kernels
 from partita_cpu.nhwc.attention_table import (
     ROOM,
     HeadSizes,
@@ -51,7 +50,7 @@ def run_attention(level, arithmetic, table, inputs, y, scores, guarded, threads=
             y.reshape(-1),
             scratch,
             np.zeros(1, np.int64),
-            tile_kernels(level, arithmetic),
+            head_kernels(level, arithmetic),
             table,
             scores.scale,
             scores.least or 0.0,
