@@ -21,6 +21,16 @@ memory are fetched together."""
 
 @loop
 def _transpose_short(x: Array, y: Array, rows: int, columns: int, tid: int, nt: int) -> None:
+    """Element by element: ``y[n, j, i] = x[n, i, j]``.
+
+    Args:
+        x: (N, rows, columns), flat.
+        y: (N, columns, rows), flat.
+        rows: Rows of x.
+        columns: Columns of x.
+        tid: This thread.
+        nt: All threads; they share the rows.
+    """
     lines = x.size // columns
     for line in range(lines * tid // nt, lines * (tid + 1) // nt):
         plane = line // rows
