@@ -16,7 +16,7 @@ from partita_cpu.runtime.call_layout import CallLayout, Place
 from partita_cpu.runtime.call_table import CallTable, Segment
 from partita_cpu.runtime.kernel_loading import callable_of
 from partita_cpu.runtime.loop_body import LoopBody, Runner
-from partita_cpu.runtime.output_arrays import deliver, fits_output, span_of
+from partita_cpu.runtime.output_arrays import Spans, deliver, fits_output, span_of
 from partita_cpu.runtime.program_memory import Memory
 from partita_cpu.runtime.result_memory import ResultMemory
 from partita_cpu.threads.step_team import PARALLEL_WORK, Team
@@ -151,12 +151,11 @@ class BoundProgram:
         table, arrays = self._table, uncopied(inputs)
         if table is None or arrays is None:
             return False
+        written = Spans([out for out in self._outputs if out is not None])
         for new, old in zip(arrays, self._inputs, strict=True):
             if old is None or new.shape != old.shape or new.dtype != old.dtype:
                 return False
-            if new is not old and any(
-                np.may_share_memory(new, out) for out in self._outputs if out is not None
-            ):
+            if new is not old and written.overlapping(*span_of(new)):
                 return False
         places = [place for found in self._input_places for place in found]
         if not all(table.can_patch(number, position) for number, position in places):
@@ -226,7 +225,7 @@ class BoundProgram:
 
     def _take_outputs(self, inputs: Sequence[Array], given: Sequence[Array | None] | None) -> None:
         """Lets steps write to the given arrays; not to one that an input still lies in."""
-        read = [] if given is None else [span_of(array) for array in inputs]
+        read = Spans(inputs if given is not None else ())
         if self._version != self._results.version:
             self._buffers[:] = [None] * len(self._buffers)
         for index, places in enumerate(self._output_places):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,29 +12,48 @@ from partita.tensors.array_state import data_address
 from partita.tensors.sequence_values import boxed, copied, unboxed
 
 
+class Spans:
+    """Where the memory of contiguous arrays begins and ends, to find those that others overlap.
+
+    Args:
+        arrays: The arrays.
+    """
+
+    def __init__(self, arrays: Sequence[Array]) -> None:
+        self._spans = sorted((*span_of(array), index) for index, array in enumerate(arrays))
+        self._starts = [start for start, _, _ in self._spans]
+        self._longest = max((end - start for start, end, _ in self._spans), default=0)
+
+    def overlapping(self, start: int, end: int) -> list[tuple[int, int, int]]:
+        """Those that share bytes with a span: where they begin and end, and which array it is."""
+        first = bisect.bisect_right(self._starts, start - self._longest)
+        behind = bisect.bisect_left(self._starts, end)
+        return [
+            span for span in self._spans[first:behind] if max(span[0], start) < min(span[1], end)
+        ]
+
+
 def span_of(array: Array) -> tuple[int, int]:
     """The address of a contiguous array, and that behind its last byte."""
     start = data_address(array)
     return start, start + array.nbytes
 
 
-def fits_output(
-    array: Array, operand: Operand, read: Sequence[tuple[int, int]], source: int | None
-) -> bool:
+def fits_output(array: Array, operand: Operand, read: Spans, source: int | None) -> bool:
     """Whether steps can write an output to an array: none that shares memory with an input.
 
     Args:
         array: The array.
         operand: The output.
-        read: Of each input the addresses where its memory begins and ends.
+        read: Where the inputs lie.
         source: Index of the one input that the output may be written over: the array must then be
             that input's memory, all of it.
     """
     if array.shape != operand.shape or array.dtype != operand.dtype or not array.flags.carray:
         return False
-    start, end = span = span_of(array)
-    shared = [i for i, (low, high) in enumerate(read) if max(low, start) < min(high, end)]
-    return not shared or (shared == [source] and read[shared[0]] == span)
+    start, end = span_of(array)
+    shared = read.overlapping(start, end)
+    return not shared or shared == [(start, end, source)]
 
 
 def deliver(source: Array | None, target: Array | None) -> Array:
