@@ -45,7 +45,7 @@ def test_every_step_with_its_kernel(runs):
     computed = {name.removesuffix("/layout") for name, _ in steps}
     assert computed <= {op.name for op in model.ops}
     kernels = dict(steps)
-    assert kernels["is_sure"] == "map2_gt"
+    assert kernels["is_sure"] == "combine_nest"
     assert kernels["best_digit"] == "position_above"
 
 

@@ -599,7 +599,7 @@ def probe_attention(monkeypatch, tmp_path):
         places = model.inputs[1].shape[2]
         asked.append(places)
         nbytes = sum(4 * int(np.prod(port.shape)) for port in model.inputs[1:])
-        return probes._Timed(1e-3, 0.0) if nbytes <= room[-1] else None
+        return probes.Timed(1e-3, 0.0) if nbytes <= room[-1] else None
 
     room = []
     monkeypatch.setattr(probes.ProbedDevice, "run", run)
@@ -608,7 +608,7 @@ def probe_attention(monkeypatch, tmp_path):
         room.append(nbytes)
         with Database(tmp_path / f"{nbytes}.sqlite3") as database:
             device = probes.ProbedDevice(None, "F", "key", database, MachineLoad())
-            speed, _ = probes._attention_speed(device, ATTENTION, 64 << 20)
+            speed, _ = probes.attention_speed(device, ATTENTION, 64 << 20)
         return None if speed is None else asked[-1]
 
     return measure

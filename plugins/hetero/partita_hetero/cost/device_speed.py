@@ -122,7 +122,7 @@ class _Products(NamedTuple):
         return max(self.seconds - self.number * op_seconds, self.seconds / 10)
 
 
-class _Timed(NamedTuple):
+class Timed(NamedTuple):
     """What a probe told.
 
     Attributes:
@@ -160,7 +160,7 @@ class ProbedDevice(NamedTuple):
             _log.info("%s cannot be asked about a probe: %s", self.name, in_words(error))
             return False
 
-    def known(self, work: str, measure: Callable[[], _Timed | None]) -> Cost | None:
+    def known(self, work: str, measure: Callable[[], Timed | None]) -> Cost | None:
         """What a probe tells; what a device does not take is asked again each time."""
         label = f"decoder probe: {work}"
 
@@ -176,7 +176,7 @@ class ProbedDevice(NamedTuple):
             self.database.add_costs([found])
         return found
 
-    def run(self, model: Model, effort: Effort = EFFORT) -> _Timed | None:
+    def run(self, model: Model, effort: Effort = EFFORT) -> Timed | None:
         """Seconds of a run; ``None`` if the device does not take the model."""
         core = self.devices.core
         try:
@@ -188,14 +188,14 @@ class ProbedDevice(NamedTuple):
             _log.info("%s does not run a probe: %s", self.name, in_words(error))
             return None
 
-    def op_seconds(self) -> _Timed | None:
+    def op_seconds(self) -> Timed | None:
         """Seconds of an operation in a row of operations, without what a run takes by itself."""
         many = self.run(probe_model(PLAIN, TINY_SIDE, TINY_PRODUCTS, 1), TINY_EFFORT)
         few = self.run(probe_model(PLAIN, TINY_SIDE, 1, 1), TINY_EFFORT)
         if many is None or few is None:
             return None
         seconds = max(0.0, many.seconds - few.seconds) / (TINY_PRODUCTS - 1)
-        return _Timed(seconds, max(many.busy, few.busy))
+        return Timed(seconds, max(many.busy, few.busy))
 
     def first_taken(
         self, kind: WeightFormat, side: int, count: int, rows: int, effort: Effort
@@ -275,12 +275,12 @@ def device_speed(
         )
     attending = None
     if attention is not None:
-        attending, meanwhile = _attention_speed(device, attention, size)
+        attending, meanwhile = attention_speed(device, attention, size)
         busy.append(meanwhile)
     return DeviceSpeed(read, multiply, op.seconds, attending, max(busy))
 
 
-def _attention_speed(
+def attention_speed(
     device: ProbedDevice, shape: AttentionShape, nbytes: int
 ) -> tuple[AttentionSpeed | None, float]:
     """How fast a device attends over caches, and how busy others kept the machine meanwhile.
@@ -327,7 +327,7 @@ def _matrix_bytes(kind: WeightFormat, side: int) -> int:
     return side**2 * kind.bits // 8 + scales
 
 
-def _measured(core: CoreAPI, device: str, compiled: DeviceModel, effort: Effort) -> _Timed:
+def _measured(core: CoreAPI, device: str, compiled: DeviceModel, effort: Effort) -> Timed:
     """A run, with what the device updates in place in memory of its own choice."""
     in_place = compiled.in_place_outputs()
     inputs: list[partita.Tensor] = []
@@ -355,7 +355,7 @@ def _measured(core: CoreAPI, device: str, compiled: DeviceModel, effort: Effort)
 
         watch = LoadWatch()
         # The best would be a promise: where machines share their memory, it comes now and then.
-        return _Timed(median_of(call, effort)[0], watch.share())
+        return Timed(median_of(call, effort)[0], watch.share())
     finally:
         runner.close()
 

@@ -94,7 +94,7 @@ class StagedTile(Tile):
         """
         groups = math.ceil(together)
         pairs = groups + groups % 2 if groups > 2 else groups
-        return super().time(option, pairs) + _OVER_SMALL
+        return super().time(option, pairs) + OVER_SMALL
 
     def takes(self, columns: int) -> bool:
         """Only whole vectors."""
@@ -249,7 +249,7 @@ CPU_TILES = (Tile(32, 32, DEEP, (4, 4), 0.531, 0.155),)
 """One for CPUs, where only tests cut work by tiles: a driver there takes seconds per program."""
 
 _MOST_SPLITS = 32
-_OVER_SMALL = 15.0
+OVER_SMALL = 15.0
 """Microseconds by which tiles that come later must be better; see :meth:`StagedTile.time`."""
 
 _FEWEST_STEPS = 4
@@ -364,7 +364,7 @@ def ranked(
         option
         for tile in tiles
         if unit % tile.deep == 0 and tile.takes(columns)
-        for option in _cuts(limits, tile, rows, columns, depth, batches)
+        for option in cuts_of(limits, tile, rows, columns, depth, batches)
     ]
     return sorted(cuts, key=lambda option: option.time(limits))
 
@@ -397,7 +397,7 @@ def cut_whole(
     return None if best is None else best[1]
 
 
-def _cuts(
+def cuts_of(
     limits: Limits, tile: Tile, rows: int, columns: int, depth: int, batches: int
 ) -> list[Cut]:
     """The ways to cut a product's sums into parts, each of a number of steps.

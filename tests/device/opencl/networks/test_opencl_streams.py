@@ -264,7 +264,9 @@ def test_shapes_that_change_share_what_was_merged(monkeypatch):
         wanted = expected(model, given)[0]
         found = np.array(request.infer(given)[0])
         assert np.linalg.norm(found - wanted) <= 2e-3 * np.linalg.norm(wanted)
-    assert len(merges) == 2  # for the first shapes, and for all that differ from them in a size
+    # For the first shapes, for all that differ from them in a size, and for these once more when
+    # channels, which might vary, have turned out to be those of the weights.
+    assert len(merges) == 3
 
 
 @pytest.mark.parametrize(("width", "tokens"), [(64, 37), (192, 9), (72, 21)])

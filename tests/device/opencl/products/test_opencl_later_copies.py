@@ -21,18 +21,18 @@ OTHER = Tile(32, 32, 16, (4, 4), 1.0, 1.0)
 @pytest.fixture
 def staged(monkeypatch):
     """Such tiles before all others."""
-    monkeypatch.setattr(product_tiles, "_OVER_SMALL", -1e6)
+    monkeypatch.setattr(product_tiles, "OVER_SMALL", -1e6)
     monkeypatch.setattr(product_tiles, "TILES", (STAGED, OTHER))
     monkeypatch.setattr(product_tiles, "CPU_TILES", (SMALL, OTHER))
-    cuts, macros, used = product_tiles._cuts, products._tile_macros, []
+    cuts, macros, used = product_tiles.cuts_of, products.tile_macros, []
     whole = lambda *of: [cut for cut in cuts(*of) if cut.splits == 1]  # noqa: E731
-    monkeypatch.setattr(product_tiles, "_cuts", whole)
+    monkeypatch.setattr(product_tiles, "cuts_of", whole)
 
     def spied(tile, *of):
         used.append(tile)
         return macros(tile, *of)
 
-    monkeypatch.setattr(products, "_tile_macros", spied)
+    monkeypatch.setattr(products, "tile_macros", spied)
     yield
     assert any(isinstance(tile, StagedTile) for tile in used)
 

@@ -292,9 +292,15 @@ def _write(
 def _write_sixteen(
     f: Function, at: list[str], by: _Scale, inverses: str, form: _Levels, below: str
 ) -> list[str]:
-    """As `_write`: sixteen groups of two vectors, which are units.
+    """As :func:`_write`, for sixteen groups of two vectors, which are units.
 
-    `inverses`: where those of their scales are put meanwhile.
+    Args:
+        f: The function that does it.
+        at: Pointers to terms, levels and numbers.
+        by: The scales.
+        inverses: Pointer to where those of the scales are put meanwhile.
+        form: Of levels.
+        below: The negative zero point, or empty where zero points differ.
     """
     x, out, numbers = at
     f.do(f"store {_FLOATS} {by.inverse}, ptr {inverses}, align 64")

@@ -193,7 +193,7 @@ def tiles(
         i32(a_step),
         *parts,
         *extra,
-        chosen=evaluated(_tile_macros, how.tile, matrix, a_step or depth, columns, depth),
+        chosen=evaluated(tile_macros, how.tile, matrix, a_step or depth, columns, depth),
         **epilogue.options(how.splits if summed_later else 1),
         **{name: None for name, on in flags.items() if on},
         **options,
@@ -252,7 +252,7 @@ def _results_of(tile: Tile) -> int:
     return tile.high * tile.wide
 
 
-def _tile_macros(tile: Tile, matrix: bool, a_step: int, columns: int, depth: int) -> Options:
+def tile_macros(tile: Tile, matrix: bool, a_step: int, columns: int, depth: int) -> Options:
     """Compile-time constants of the tile kernels: the tile, and what divides the sizes."""
     vector = 8 if matrix else 4
     flags = {

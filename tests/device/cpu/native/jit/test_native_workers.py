@@ -145,7 +145,7 @@ FULL = """
     import errno
     from partita.storage import cache_folder
 
-    def no_room(*args):
+    def no_room(*args, **named):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     os.posix_fallocate = cache_folder.write_private = no_room
@@ -166,8 +166,8 @@ def test_on_a_full_disk_others_leave_kernels_among_temporary_files(tmp_path):
 
 def test_a_full_disk_without_temporary_files_is_not_worked_for(tmp_path):
     code = textwrap.dedent(FULL) + (
-        "\nfrom partita.storage import temporary_folder"
-        "\ntemporary_folder._made = no_room"
+        "\nimport tempfile"
+        "\ntempfile.mkdtemp = no_room"
         "\nprint(softmax(), compiled_here(), compile_pool.current_workers)"
     )
     assert python(code, tmp_path, "Nothing more is kept in") == "True True None"
