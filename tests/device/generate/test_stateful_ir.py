@@ -66,8 +66,8 @@ def test_empty_beginnings_and_beams_are_left_out(folder):
 
 def test_layers_of_a_stateful_decoder_are_placed_one_by_one(folder):
     compiled = Generator(folder, "HETERO:CPU").compiled_model
-    [note] = compiled.explain().decision.notes
-    assert note.startswith("CPU embedding, layers 0-1, head (")
+    placed, *_ = compiled.explain().decision.notes  # a busy machine adds one
+    assert placed.startswith("CPU embedding, layers 0-1, head (")
 
 
 def test_caches_that_begin_without_being_told_how_begin_empty(tmp_path):

@@ -73,7 +73,7 @@ def test_a_layer_that_is_pinned_to_the_reference_goes_there_alone(path, core):
 def needed(path, core, context, **size):
     """Bytes of all on CPU2."""
     compiled = Generator(path, BOTH, context, properties=size, core=core).compiled_model
-    [note] = compiled.explain().decision.notes
+    note, *_ = compiled.explain().decision.notes
     return int(1024 * float(re.search(r"CPU2 .* \(([\d.]+) KiB\)", note)[1]))
 
 
