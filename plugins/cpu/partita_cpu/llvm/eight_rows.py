@@ -108,8 +108,15 @@ class EightRows:
         inverse = self._inverse(f.let(f"select {mask}, {zero}, {_DOUBLES} {variance}"))
         off = [abouts, self._spread(self._narrow(rest))]
         largest = self._each(load, write, inverse, off)
-        mean = f.let(f"fadd {_DOUBLES} {self._wide(center)}, {rest}")
-        return Statistics(self._narrow(mean), inverse, largest)
+        return Statistics(self._narrow(self._mean_beyond(center, rest)), inverse, largest)
+
+    def _mean_beyond(self, center: str, rest: str) -> str:
+        """The mean, ``rest`` beyond about the mean; an infinite one has elements NaN beyond it."""
+        f, about = self._f, self._wide(center)
+        size = f.let(f"call {_DOUBLES} @llvm.fabs.v{EIGHT}f64({_DOUBLES} {about})")
+        infinite = f.let(f"fcmp oeq {_DOUBLES} {size}, splat (double 0x7FF0000000000000)")
+        mean = f.let(f"fadd {_DOUBLES} {about}, {rest}")
+        return f.let(f"select <{EIGHT} x i1> {infinite}, {_DOUBLES} {about}, {_DOUBLES} {mean}")
 
     def _sums(
         self, load: Load, terms: Callable[[int, str], Sequence[tuple[str, str]]]
@@ -221,5 +228,7 @@ class EightRows:
         return self._f.let(f"fptrunc {_DOUBLES} {x} to {_SHORT}")
 
 
-DECLARATIONS = f"declare {_DOUBLES} @llvm.sqrt.v{EIGHT}f64({_DOUBLES})\n"
+DECLARATIONS = "".join(
+    f"declare {_DOUBLES} @llvm.{name}.v{EIGHT}f64({_DOUBLES})\n" for name in ("sqrt", "fabs")
+)
 """What it calls, beyond what `masked` and `tiles.fma` declare."""

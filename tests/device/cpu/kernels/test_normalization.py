@@ -125,6 +125,23 @@ def test_statistics_of_doubles_are_float32_too():
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("n", [64, 3000])
+def test_the_mean_of_an_infinity_is_infinite(dtype, n):
+    """As in float64; NaN came back, the mean of what lies beyond an infinite mean."""
+    x = np.random.default_rng(n).standard_normal((19, n)).astype(dtype)
+    x[0, 3], x[2, 40], x[18, -1] = -np.inf, np.inf, -np.inf
+    x[4, 1], x[5, :2] = np.nan, (np.inf, -np.inf)
+    y, mean, inverse = run_ours("LayerNormalization", [x, np.ones(n, dtype)], opset=17, outputs=3)
+    with np.errstate(invalid="ignore"):
+        expected = x.mean(-1, keepdims=True, dtype=np.float64)
+    assert_same(mean, expected.astype(np.float32), 1e-5, 1e-6)
+    rows = [0, 2, 4, 5, 18]
+    assert np.isnan(y[rows]).all()
+    assert np.isnan(inverse[rows]).all()
+    assert np.isfinite(np.delete(y, rows, 0)).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_rows_of_no_elements_have_no_mean(dtype):
     """What memory held before came back."""
     x = np.ones((5, 0), dtype)

@@ -50,6 +50,13 @@ def inverse_deviation(square: Any, rest: Any, epsilon: Any) -> Any:
     return 1 / np.sqrt(variance + epsilon)
 
 
+@loop(inline=True)
+def mean_beyond(center: Any, rest: Any) -> Any:
+    """The mean, ``rest`` beyond about the mean; an infinite one has elements NaN beyond it."""
+    mean = np.float64(center)
+    return like(center, mean if np.isinf(mean) else mean + rest)
+
+
 class Normalized(NamedTuple):
     """The result, and what rows were moved and multiplied by."""
 
@@ -100,7 +107,7 @@ def normalize_rows(
         rest, square = moments(source, center)
         rest = rest if centered else np.float64(0)
         inverse = like(center, inverse_deviation(square, rest, epsilon))
-        means[o] = like(center, np.float64(center) + rest)
+        means[o] = mean_beyond(center, rest)
         inverses[o] = inverse
         missing = like(center, rest)
         for i in range(target.size):
@@ -146,7 +153,7 @@ def _normalize_row(
         square = add_in_any_order(square, difference * difference)
     rest = np.float64(part) * share if centered else np.float64(0)
     inverse = like(none, inverse_deviation(np.float64(square) * share, rest, epsilon))
-    means[row], inverses[row] = like(none, np.float64(center) + rest), inverse
+    means[row], inverses[row] = mean_beyond(center, rest), inverse
     missing = like(none, rest)
     for i in range(n):
         value = ((x[np.uint64(first + i)] - center) - missing) * inverse
