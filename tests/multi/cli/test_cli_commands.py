@@ -123,9 +123,10 @@ def test_devices_resolves_aliases_or_says_why_not(ok):
 
 def test_query_gives_a_device_for_every_operation(ok, model):
     data = json.loads(ok("query", model, "-d", "REFERENCE", "--json"))
+    reason = {"code": "PRIORITY", "detail": "the only device"}
     assert data["ops"] == [
-        {"name": "multiply", "op_type": "MatMul", "device": "REFERENCE", "reason": None},
-        {"name": "clip", "op_type": "Relu", "device": "REFERENCE", "reason": None},
+        {"name": name, "op_type": op_type, "device": "REFERENCE", "reason": reason}
+        for name, op_type in (("multiply", "MatMul"), ("clip", "Relu"))
     ]
     assert data["counts"] == {"REFERENCE": 2}
     out = ok("query", model, "-d", "REFERENCE")
@@ -156,12 +157,24 @@ def test_query_says_why_not_the_first_device(ok, odd_model):
     assert data["operations"] == 4
 
 
+def test_query_says_why_the_first_device(ok, model):
+    out = ok("query", model, "-d", BOTH)
+    assert [row.split(None, 3)[2:] for row in out.splitlines()[1:3]] == [["CPU", FIRST]] * 2
+    found = json.loads(ok("query", model, "-d", BOTH, "--json"))["ops"]
+    reason = {"code": "PRIORITY", "detail": "first in the list"}
+    assert [op["reason"] for op in found] == [reason, reason]
+    assert json.loads(ok("query", model, "-d", BOTH, "--only-refused", "--json"))["ops"] == []
+
+
+FIRST, ONLY = "PRIORITY: first in the list", "PRIORITY: the only device"
+
+
 def test_query_counts_by_type(ok, odd_model):
     data = json.loads(ok("query", odd_model, "-d", "REFERENCE", "--by-type", "--json"))
     assert data["by_type"] == [
-        {"op_type": "Cast", "count": 2, "device": "REFERENCE", "why": ""},
-        {"op_type": "MatMul", "count": 1, "device": "REFERENCE", "why": ""},
-        {"op_type": "Relu", "count": 1, "device": "REFERENCE", "why": ""},
+        {"op_type": "Cast", "count": 2, "device": "REFERENCE", "why": ONLY},
+        {"op_type": "MatMul", "count": 1, "device": "REFERENCE", "why": ONLY},
+        {"op_type": "Relu", "count": 1, "device": "REFERENCE", "why": ONLY},
     ]
     assert "Cast" in ok("query", odd_model, "-d", "REFERENCE", "--by-type")
 

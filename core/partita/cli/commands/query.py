@@ -1,4 +1,4 @@
-"""``partita query``: which device would take each operation, and why not the ones before it."""
+"""``partita query``: which device would take each operation, and why it is that one."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from partita.cli.arguments import (
 )
 from partita.cli.feeds import reshape
 from partita.cli.output import Output
+from partita.devices.device_string import parse
 from partita.zoo.naming import resolve
 from partita.zoo.store import Store
 
@@ -32,19 +33,17 @@ class Verdict:
         name: The operation.
         op_type: Its operator.
         device: Who takes it, or ``None``.
-        reason: Why nobody, or why not the devices before that one; ``None`` if it was the first.
+        reason: Why nobody, or why that one.
     """
 
     name: str
     op_type: str
     device: str | None
-    reason: Reason | None
+    reason: Reason
 
     @property
     def why(self) -> str:
         """The reason in words."""
-        if self.reason is None:
-            return ""
         if self.reason.code is ReasonCode.FALLBACK and self.reason.detail:
             return self.reason.detail  # it holds the codes of the devices that refused
         return str(self.reason)
@@ -86,7 +85,10 @@ def run(args: argparse.Namespace, out: Output) -> int:
     reshape(model, args.shapes)
     result = core.query_model(model, device, properties_of(args))
     everything = verdicts(model, result)
-    shown = [v for v in everything if v.reason is not None] if args.only_refused else everything
+    if args.only_refused:
+        shown = [v for v in everything if v.reason.code is not ReasonCode.PRIORITY]
+    else:
+        shown = everything
     counts = Counter(v.device or "no device" for v in everything)
     summary = ", ".join(f"{device} {count}" for device, count in counts.most_common())
     if args.json:
@@ -116,10 +118,26 @@ def run(args: argparse.Namespace, out: Output) -> int:
 
 def verdicts(model: Model, result: QueryResult) -> list[Verdict]:
     """The answer of a device, operation by operation, in the model's order."""
-    return [
-        Verdict(op.name, op.op_type, result.get(op.name), result.reasons.get(op.name))
-        for op in model.ops
-    ]
+    found = []
+    for op in model.ops:
+        device = result.get(op.name)
+        reason = result.reasons.get(op.name) or _unchallenged(device, result.device)
+        found.append(Verdict(op.name, op.op_type, device, reason))
+    return found
+
+
+def _unchallenged(device: str | None, asked: str) -> Reason:
+    """Why a device takes an operation where the answer has no reason.
+
+    Args:
+        device: Who takes it, or ``None``.
+        asked: The device that answered.
+    """
+    if device is None:
+        return Reason(ReasonCode.UNSUPPORTED_OP, "the device gave no reason")
+    if parse(device).name == parse(asked).name:
+        return Reason(ReasonCode.PRIORITY, "the only device")
+    return Reason(ReasonCode.PRIORITY, "first in the list")
 
 
 def by_type(shown: Sequence[Verdict]) -> list[dict[str, object]]:
