@@ -115,8 +115,11 @@ class Registry:
             raise PluginError(self._clashes[name])
         if name in self._plugins:
             return self._plugins[name]
-        message = f"There is no device '{name}'; there are {', '.join(self.names) or 'none'}."
+        usable, unusable = self._by_use()
+        message = f"There is no device '{name}'; there are {', '.join(usable) or 'none'}."
         message += guess(name, [*self.names, *self._aliases()])
+        for other, cause in unusable.items():
+            message += f" {other} cannot be used: {cause}"
         for failure in self.failures:
             message += f" Not loaded: {failure}."
         raise DeviceNotFoundError(message)
@@ -154,7 +157,19 @@ class Registry:
         return next((name for name in self.names if offers(self._plugins[name])), None)
 
     def _choice(self) -> str:
-        return f"name one of {', '.join(self.names) or 'none'}"
+        usable, _ = self._by_use()
+        return f"name one of {', '.join(usable) or 'none'}"
+
+    def _by_use(self) -> tuple[list[str], dict[str, str]]:
+        """Names of devices that can be used, and what others need, in a sentence; asks plugins."""
+        usable, unusable = [], {}
+        for name in self.names:
+            try:
+                self.ids(name)
+                usable.append(name)
+            except DeviceError as error:
+                unusable[name] = f"{str(error).rstrip('.')}."
+        return usable, unusable
 
     def over(self, devices: Iterable[str]) -> str:
         """A device string that splits models over devices; empty if no plugin does that."""

@@ -348,3 +348,17 @@ def test_unknown_devices_are_answered_with_those_there_are(install):
     install()
     with pytest.raises(DeviceNotFoundError, match=r"There is no device 'CPU'; there are none"):
         partita.Core().device_info("CPU")
+
+
+def test_devices_that_cannot_be_used_are_not_offered_but_say_what_they_need(install):
+    class Driverless(ToyDevice):
+        def device_ids(self):
+            raise DeviceUnavailableError("Toys are not installed; pip install toys.")
+
+    install(one=lambda: [ToyDevice("ALPHA"), Driverless("BETA")])
+    with pytest.raises(DeviceNotFoundError) as caught:
+        partita.Core().device_info("BET")
+    assert str(caught.value) == (
+        "There is no device 'BET'; there are ALPHA. Did you mean 'BETA'? BETA cannot be used: Toys "
+        "are not installed; pip install toys."
+    )
