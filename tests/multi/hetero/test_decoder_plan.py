@@ -374,6 +374,7 @@ def test_the_command_prints_speeds_memory_and_layers(command, tmp_path):
         (["--memory", "A=1KiB", "--memory", "C=1KiB"], "does not fit with a cache for 4096 tokens"),
         (["--objective", "PARALLEL"], "Layers of a decoder wait for each other"),
         (["--gantt", "plan.html"], "--gantt is for models that are run to be planned"),
+        (["--shape", "1x16"], "not for decoders: say with --context how many tokens"),
         (
             ["--context", 64, "--prompt-tokens", 65],
             "A prompt of 65 tokens and 1 new ones do not fit into the context of 64 tokens; sho",

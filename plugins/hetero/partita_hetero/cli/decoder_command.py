@@ -65,6 +65,16 @@ def refuse_decoder_options(args: argparse.Namespace, model: Model) -> None:
             raise PlanError(f"--{flag} is for decoders; '{model.name}' has no cache of tokens.")
 
 
+def refuse_shapes(args: argparse.Namespace) -> None:
+    """Says what stands for shapes where a decoder is planned."""
+    if args.shapes:
+        raise PlanError(
+            "--shape is for models that are run to be planned, not for decoders: say with "
+            "--context how many tokens the cache holds, and with --prompt-tokens how many a "
+            "prompt has."
+        )
+
+
 def asked_context(args: argparse.Namespace) -> int:
     """Tokens of context that ``--context`` asks for, or else HETERO_CONTEXT; 0 if neither does."""
     from partita_hetero.properties import HeteroProperties

@@ -32,6 +32,7 @@ from partita_hetero.cli.decoder_command import (
     asked_context,
     plan_decoder,
     refuse_decoder_options,
+    refuse_shapes,
 )
 from partita_hetero.cli.plan_options import deciding_objective, hetero_config, several_devices
 from partita_hetero.cli.plan_output import Setting, print_plan, write_plan
@@ -216,6 +217,8 @@ def _read_model(args: argparse.Namespace, core: Core, out: Output) -> Model:
     context = asked_context(args) if is_decoder else 0
     options = DecoderOptions(context=context) if context else None
     model = core.read_model(source, decoder=options)
+    if cache_inputs(model):
+        refuse_shapes(args)
     if named.sample is not None and not args.shapes and not is_decoder:
         return model.reshape(named.sample().shapes)
     return reshape(model, args.shapes)
