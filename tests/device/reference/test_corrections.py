@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import ml_dtypes
 import numpy as np
 import onnxruntime
@@ -10,6 +12,7 @@ from onnx import TensorProto, helper
 
 import partita
 from partita.errors import InferError, InputError
+from partita.lowering.corrected_reference import corrected_for
 
 
 def one_node(op_type, opset, feeds, output, **attributes):
@@ -86,6 +89,29 @@ def test_suppression_takes_limits_that_are_scalars_or_left_out(dims, given):
     got, want = both("NonMaxSuppression", 11, arrays, TensorProto.INT64)
     np.testing.assert_array_equal(got, want)
     assert len(got) == 0 if given == 0 else len(got) > 1
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.parametrize("shape", [(), (1,), (2, 3), (0, 2)])
+def test_gather(axis, shape):
+    index = np.random.default_rng(1).integers(-3, 3, shape)
+    found, want = both("Gather", 13, [floats(3, 4, 5), index], axis=axis)
+    np.testing.assert_array_equal(found, want)
+    assert found.shape == want.shape
+
+
+def test_gather_does_not_copy_a_table_at_an_odd_address():
+    """As one that is read from a file may be; the original copied the vocabulary for each word."""
+    table = np.frombuffer(b"\0" + floats(4096, 64).tobytes(), np.uint8)[1:].view(np.float32)
+    table = table.reshape(4096, 64)
+    (gather,) = (op for op in corrected_for(17) if op.__name__ == "Gather")
+    index = np.array([[7, -1], [0, 4095]])
+    tracemalloc.start()
+    found = gather.eval(table, index, axis=0)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    np.testing.assert_array_equal(found, table.copy()[index])
+    assert peak < table.nbytes / 4
 
 
 @pytest.mark.parametrize("axis", [0, 1, -1])

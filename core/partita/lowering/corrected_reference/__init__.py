@@ -18,7 +18,7 @@ from partita.lowering.corrected_reference.attention import attention_of
 from partita.lowering.corrected_reference.axes import NAMED_AXES, with_checked_axes
 from partita.lowering.corrected_reference.element_types import BY_TYPE
 from partita.lowering.corrected_reference.exact import EXACT
-from partita.lowering.corrected_reference.indexing import GatherElements
+from partita.lowering.corrected_reference.indexing import Gather, GatherElements
 from partita.lowering.corrected_reference.movement import (
     Flatten,
     Pad,
@@ -54,6 +54,7 @@ CORRECTED: tuple[type[OpRun], ...] = (
     ConvTranspose,
     CumSum,
     Flatten,
+    Gather,
     GatherElements,
     GlobalLpPool,
     GlobalMaxPool,

@@ -8,6 +8,18 @@ import numpy as np
 from onnx.reference.op_run import OpRun
 
 
+class Gather(OpRun):
+    """The original copies a table whole if it is not aligned, as one read from a file may be."""
+
+    def _run(
+        self, data: np.ndarray[Any, Any], indices: np.ndarray[Any, Any], axis: int | None = None
+    ) -> tuple[np.ndarray[Any, Any]]:
+        along = (axis or 0) % data.ndim
+        before, after = data.shape[:along], data.shape[along + 1 :]
+        found = data[(slice(None),) * along + (np.ravel(indices),)]
+        return (found.reshape(*before, *np.shape(indices), *after),)
+
+
 class GatherElements(OpRun):
     """The original wraps indices by as many subtractions as it takes, and wants full indices."""
 
