@@ -551,13 +551,15 @@ def test_sizes_that_are_inputs_vary_as_those_of_tensors_do():
         assert len(recorded(compiled)) > 12
 
 
-def test_channels_that_only_an_input_tells_are_those_of_the_weights_for_all_sizes():
+@pytest.mark.parametrize("channels", [8, -1])
+def test_channels_that_only_an_input_tells_are_those_of_the_weights_for_all_sizes(channels):
     """As in a part of a network whose shapes are computed in another part."""
     rng = np.random.default_rng(0)
     weights = {
         "narrow": rng.standard_normal((4, 8, 1, 1)).astype(np.float32) * 0.3,
         "apart": rng.standard_normal((4, 1, 3, 3)).astype(np.float32) * 0.3,
         "wide": rng.standard_normal((8, 4, 1, 1)).astype(np.float32) * 0.3,
+        "larger": rng.standard_normal((8, 5, 2, 2)).astype(np.float32) * 0.3,
     }
     nodes = [
         helper.make_node("Reshape", ["x", "shape"], ["image"]),
@@ -566,12 +568,13 @@ def test_channels_that_only_an_input_tells_are_those_of_the_weights_for_all_size
         helper.make_node("Conv", ["b", "apart"], ["c"], group=4, pads=[1, 1, 1, 1]),
         helper.make_node("Conv", ["c", "wide"], ["d"]),
         helper.make_node("Add", ["d", "image"], ["y"]),
+        helper.make_node("ConvTranspose", ["image", "larger"], ["z"], strides=[2, 2]),
     ]
     inputs = [
         helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", None, None, None, None]),
         helper.make_tensor_value_info("shape", TensorProto.INT64, [4]),
     ]
-    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+    outputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in "yz"]
     stored = [numpy_helper.from_array(array, name) for name, array in weights.items()]
     graph = helper.make_graph(nodes, "channels_given", inputs, outputs, stored)
     opsets = [helper.make_opsetid("", 17)]
@@ -581,10 +584,11 @@ def test_channels_that_only_an_input_tells_are_those_of_the_weights_for_all_size
     for batch, height, width in ((1, 9, 12), (1, 12, 9), (1, 16, 20), (2, 15, 11), (2, 9, 30)):
         feeds = {
             "x": rng.standard_normal((batch, 2, 4, height, width)).astype(np.float32),
-            "shape": np.array([batch, 8, height, width]),
+            "shape": np.array([batch, channels, height, width]),
         }
-        (wanted,) = onnxruntime_results(model, feeds)
-        np.testing.assert_allclose(request.infer(feeds)[0], wanted, rtol=1e-4, atol=1e-5)
+        got = request.infer(feeds)
+        for output, wanted in enumerate(onnxruntime_results(model, feeds)):
+            np.testing.assert_allclose(got[output], wanted, rtol=1e-4, atol=1e-5)
     if isa().native:
         assert len(recorded(compiled)) == 4  # all but the first, which is emitted
 

@@ -141,6 +141,7 @@ def conv(
         place, size = Place(x, 0, x.shape[1], target, into), x.shape[2:]
     else:
         place, size = Place.of(node, x, target), x.shape[1:3]
+    place = place.settled()
     ways = ways_without_padding(b, resolve(node, size, w.shape[2:]), w)
     groups = int(node.attrs.get("group", 1))
     n, channels = x.shape[0], place.channels
@@ -247,7 +248,7 @@ def conv_transpose(
     target: Operand | None = None,
 ) -> Operand:
     """A transposed convolution: by blocks where windows touch and do not overlap, or by phases."""
-    place = Place.of(node, x, target)
+    place = Place.of(node, x, target).settled()
     n, h, width, _ = x.shape
     inputs, outputs, *kernel = w.shape
     if inputs != place.channels:

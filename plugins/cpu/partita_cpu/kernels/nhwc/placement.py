@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from partita.errors import CompileError
 from partita.lowering import Builder, Node, Operand
+from partita.lowering.shapes.symbolic_size import settled
 from partita_cpu.gemm.precision_policy import PrecisionPolicy, native_policy
 from partita_cpu.kernels.operator_table import F32
 
@@ -60,6 +61,13 @@ class Place:
         """As `slices` has noted it at a node."""
         first, channels = node.attrs.get("channels", (0, x.shape[3]))
         return cls(x, first, channels, y, node.attrs.get("into", 0))
+
+    def settled(self) -> Place:
+        """The same with a number of channels, where those of constant weights are as many.
+
+        They may be told by sizes, as where a Reshape leaves them to the rest of its elements.
+        """
+        return replace(self, channels=settled(self.channels))
 
     def output(self, b: Builder, shape: tuple[int, ...], half: bool) -> Operand:
         """What is written to."""

@@ -74,7 +74,7 @@ def bottleneck_conv(
     Inputs: x, weights and bias of the first 1x1 convolution, then those of `_Separable`.
     """
     first, rest, its = node.attrs["wide"], node.attrs["rest"], _Separable(*inputs)
-    policy, place = choice_of(b), Place.of(first, x, None)
+    policy, place = choice_of(b), Place.of(first, x, None).settled()
     n, height, width = x.shape[:3]
     images = Images(
         batch=n,
@@ -154,7 +154,7 @@ def _joint(
     first, second = node.attrs["first"], node.attrs["second"]
     n, rows, columns = x.shape[:3] if size is None else size
     window = resolve(first, (rows, columns), taps.shape[2:])
-    source = Place.of(first, x, None)
+    source = Place.of(first, x, None).settled()
     place = Place(x, 0, source.channels, target, second.attrs.get("into", 0))
     shape = (n, *window.out_shape, w.shape[0])
     policy = choice_of(b)
