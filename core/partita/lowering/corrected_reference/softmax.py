@@ -29,7 +29,20 @@ class _Flattened(OpRun):
 
 
 class Softmax(_Flattened):
-    """See the base class."""
+    """See the base class.
+
+    Definitions of Attention have attribute ``closed_is_zero``, by which all is 0 where all along
+    the axis is -inf; without it, it is NaN.
+    """
+
+    def _run(
+        self, x: Array, axis: int | None = None, closed_is_zero: int | None = None
+    ) -> tuple[Array]:
+        (y,) = super()._run(x, axis)
+        if closed_is_zero and x.size:
+            closed = np.isneginf(x).all(axis=-1 if axis is None else axis, keepdims=True)
+            y = np.where(closed, y.dtype.type(0), y)
+        return (y,)
 
     def _along(self, x: Array, axis: int) -> Array:
         powers = np.exp(x - x.max(axis=axis, keepdims=True))

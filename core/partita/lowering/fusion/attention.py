@@ -30,7 +30,7 @@ def fuse_attention(rewriter: Rewriter) -> None:
     and factors of q and k. What is not transposed has its heads before the sequence; attribute
     `heads_first` then holds for q, k, v and the output whether it has.
     A query that the mask keeps from every key by infinities is NaN; with attribute `nan_is_zero`
-    what attends by NaN is 0, as PyTorch spells it.
+    what attends by NaN is 0, as PyTorch spells it and as Softmax with `closed_is_zero` has it.
     """
     for node in rewriter.nodes():
         default = 1 if node.version < 13 else -1
@@ -98,7 +98,7 @@ def _fuse(rewriter: Rewriter, softmax: Node) -> None:
         "Attention",
         [q, k, v, *([] if mask is None else [mask])],
         [result],
-        attrs | ({"nan_is_zero": 1} if cleared else {}),
+        attrs | ({"nan_is_zero": 1} if cleared or softmax.attrs.get("closed_is_zero") else {}),
         domain="partita",
         name=mix.name,
         origins=origins(group),

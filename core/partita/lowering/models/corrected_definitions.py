@@ -89,7 +89,21 @@ def _mean_variance_normalization(node: Node, _: onnx.FunctionProto) -> onnx.Func
     return helper.make_function(node.domain, node.op_type, ["X"], ["Y"], made, opsets)
 
 
+def _attention(_: Node, function: onnx.FunctionProto) -> onnx.FunctionProto:
+    """A query whose scores are all -inf attends to nothing, whatever made them so.
+
+    ONNX's definition says so of what masks close alone, beside its reference, which says it of all.
+    """
+    from onnx import helper
+
+    for part in function.node:
+        if part.op_type == "Softmax":
+            part.attribute.append(helper.make_attribute("closed_is_zero", 1))
+    return function
+
+
 _CORRECTIONS: dict[str, Callable[[Node, onnx.FunctionProto], onnx.FunctionProto]] = {
+    "Attention": _attention,
     "DynamicQuantizeLinear": _dynamic_quantization,
     "MeanVarianceNormalization": _mean_variance_normalization,
 }

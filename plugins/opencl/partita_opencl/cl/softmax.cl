@@ -3,9 +3,12 @@
 // work-group.
 //
 // Options: ITEMS (a power of two), ROWS, COLUMNS, LOGARITHM
+//   CLOSED_IS_ZERO  where all is -inf the result is 0, not NaN
 
 #ifdef LOGARITHM
 #define RESULT(v, peak, total) ((v) - (peak) - log(total))
+#elif defined(CLOSED_IS_ZERO)
+#define RESULT(v, peak, total) ((peak) == -INFINITY ? 0.0f : exp((v) - (peak)) / (total))
 #else
 #define RESULT(v, peak, total) (exp((v) - (peak)) / (total))
 #endif

@@ -292,12 +292,12 @@ def softmax(k: Kit, node: Node, x: Operand) -> Operand:
     else:
         axis = own_axis(node, x.ndim, 1)
         depth, inner = math.prod(x.shape[axis:]), 1
-    return softmax_middle(k, x, depth, inner, logarithm=node.op_type == "LogSoftmax")
+    is_zero = bool(node.attrs.get("closed_is_zero", 0))
+    flags = {"LOGARITHM": node.op_type == "LogSoftmax", "CLOSED_IS_ZERO": is_zero}
+    return softmax_middle(k, x, depth, inner, **flags)
 
 
-def softmax_middle(
-    k: Kit, x: Operand, depth: int, inner: int, *, logarithm: bool = False
-) -> Operand:
+def softmax_middle(k: Kit, x: Operand, depth: int, inner: int, **flags: bool) -> Operand:
     """Softmax over the middle of (outer, depth, inner).
 
     Args:
@@ -305,10 +305,10 @@ def softmax_middle(
         x: Numbers, at least one.
         depth: Of them along the axis.
         inner: From one along the axis to the next.
-        logarithm: Whether the logarithm of the result is due.
+        flags: Which of the macros of ``softmax.cl`` are defined.
     """
     y = k.empty(x.shape, x.dtype)
-    options: dict[str, Any] = {"LOGARITHM": None} if logarithm else {}
+    options: dict[str, Any] = {name: None for name, on in flags.items() if on}
     outer = x.size // (depth * inner)
     if inner == 1:
         items = k.tuning.items_for(depth)

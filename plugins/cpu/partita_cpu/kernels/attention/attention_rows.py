@@ -96,24 +96,37 @@ def softmax_scores(
         line[high:] = least
         if stage == 2:
             copy_row(line, shown)
-        _softmax_open(line, low, high, is_open, table[14] == 2)
+        _softmax_open(line, low, high, is_open, table[14])
         if stage == 3:
             copy_row(line, shown)
 
 
 @loop(inline=True)
-def _softmax_open(line: Array, low: int, high: int, is_open: bool, nan_is_zero: bool) -> None:
-    """The softmax of the keys from `low` to `high`, 0 for all others."""
+def _softmax_open(line: Array, low: int, high: int, is_open: bool, becomes_zero: int) -> None:
+    """The softmax of the keys from `low` to `high`, 0 for all others.
+
+    Args:
+        line: The scores of a query.
+        low: The first key that it sees.
+        high: The key behind the last one.
+        is_open: Whether what is added to scores leaves it any.
+        becomes_zero: As in the table of `softmax_scores`; scores of -inf are no open keys.
+    """
     zero = like(line[0], 0)
     top = like(line[0], -math.inf)
     for j in range(low, high):
         top = line[j] if line[j] > top else top
+    if becomes_zero and top == like(top, -math.inf):  # which NaN does not rise above
+        is_nan = False
+        for j in range(low, high):
+            is_nan = is_nan or line[j] != line[j]
+        is_open = is_open and is_nan
     total = zero
     for j in range(low, high):
         value = exp(line[j] - top)
         line[j] = value
         total += value
-    if nan_is_zero and total != total:
+    if becomes_zero == 2 and total != total:
         is_open = False
     share = like(top, 1) / total if is_open and total != 0 else zero
     line[:low] = zero
