@@ -17,7 +17,7 @@ class Gather(OpRun):
         along = (axis or 0) % data.ndim
         before, after = data.shape[:along], data.shape[along + 1 :]
         found = data[(slice(None),) * along + (np.ravel(indices),)]
-        return (found.reshape(*before, *np.shape(indices), *after),)
+        return (found.reshape((*before, *np.shape(indices), *after)),)
 
 
 class GatherElements(OpRun):
