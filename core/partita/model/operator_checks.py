@@ -65,6 +65,15 @@ They trust the form of these operators."""
 LENIENT = frozenset({"Resize"})
 """Operators of which exporters leave out inputs, but the first, that a version of ONNX asks for."""
 
+REDUCTIONS = (
+    *("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean"),
+    *("ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare"),
+)
+"""Operators that reduce along axes."""
+
+OF_SCALARS = frozenset({"ArgMax", "ArgMin", *REDUCTIONS})
+"""Operators that take an axis of a scalar, as in onnxruntime, though it has none."""
+
 _MICROSOFT = "com.microsoft"
 
 _REQUIRED_OF_MICROSOFT = {

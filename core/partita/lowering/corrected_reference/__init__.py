@@ -15,7 +15,11 @@ from onnx.reference.op_run import OpRun
 
 from partita.lowering.corrected_reference.arithmetic import BatchNormalization, CumSum, Pow, PRelu
 from partita.lowering.corrected_reference.attention import attention_of
-from partita.lowering.corrected_reference.axes import NAMED_AXES, with_checked_axes
+from partita.lowering.corrected_reference.axes import (
+    NAMED_AXES,
+    with_checked_axes,
+    with_reduced_axes,
+)
 from partita.lowering.corrected_reference.element_types import BY_TYPE
 from partita.lowering.corrected_reference.exact import EXACT
 from partita.lowering.corrected_reference.indexing import Gather, GatherElements
@@ -45,6 +49,7 @@ from partita.lowering.corrected_reference.windows import (
     LpPool,
     MaxPool,
 )
+from partita.model.operator_checks import REDUCTIONS
 
 CORRECTED: tuple[type[OpRun], ...] = (
     AveragePool,
@@ -92,7 +97,8 @@ def corrected_for(opset: int, more: tuple[type[OpRun], ...] = ()) -> tuple[type[
     wanted += [] if attention is None else [attention]
     # Some are named after a version, as the original is: "Attention_24".
     needed = {new.__name__.partition("_")[0]: new for new in wanted}
-    for change, names in ((widened, WIDENED), (with_checked_axes, NAMED_AXES)):
+    changes = (widened, WIDENED), (with_checked_axes, NAMED_AXES), (with_reduced_axes, REDUCTIONS)
+    for change, names in changes:
         for name in names:
             base = needed.get(name) or original(name, opset)
             if base is not None:

@@ -25,6 +25,7 @@ class NamedAxes(NamedTuple):
 
 NAMED_AXES = {
     "CenterCropPad": NamedAxes("axes"),
+    "Concat": NamedAxes("axis"),
     "DFT": NamedAxes("axis", 2),
     "Flatten": NamedAxes("axis", ends=True),
     "Gather": NamedAxes("axis"),
@@ -62,6 +63,33 @@ def with_checked_axes(base: type[OpRun], op_type: str) -> type[OpRun]:
 
     Checked.__name__ = op_type
     return Checked
+
+
+def with_reduced_axes(base: type[OpRun], op_type: str) -> type[OpRun]:
+    """The reduction, which takes an axis that is named twice, and any axis of a scalar.
+
+    ``partita.lowering.geometry.axes.reduced_axes`` says the same for kernels.
+    """
+
+    class Reducing(base):  # type: ignore[valid-type,misc]  # made for each operator
+        op_schema = schema_of(base, op_type)
+
+        def _run(self, x: Any, *others: Any, **given: Any) -> tuple[Any, ...]:
+            named = others[0] if others else given.get("axes")
+            axes = [] if named is None else np.ravel(named).tolist()
+            if not axes:
+                return tuple(super()._run(x, *others, **given))
+            rank = np.ndim(x)
+            along = sorted({axis_of(rank, axis) for axis in axes}) if rank else [0]
+            if others:
+                others = (np.array(along, np.int64), *others[1:])
+            else:
+                given["axes"] = tuple(along)
+            (y,) = super()._run(x if rank else np.reshape(x, 1), *others, **given)
+            return (y if rank else np.reshape(y, ()),)
+
+    Reducing.__name__ = op_type
+    return Reducing
 
 
 def axis_of(rank: int, axis: int) -> int:

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from onnx.reference.op_run import OpRun
 
+from partita.lowering.corrected_reference.axes import axis_of
+
 Array = np.ndarray[Any, Any]
 
 
@@ -18,9 +20,11 @@ class _Flattened(OpRun):
         if x.size == 0:
             return (x,)
         if self.run_params["opsets"].get("", 13) >= 13:
-            return (self._along(x, -1 if axis is None else axis).astype(x.dtype),)
+            along = axis_of(x.ndim, -1 if axis is None else axis)
+            return (self._along(x, along).astype(x.dtype),)
         given = any(attribute.name == "axis" for attribute in self.onnx_node.attribute)
-        start = axis % x.ndim if given and axis is not None else 1  # filled in by newer defaults
+        # Where it is left out, it is filled in by newer defaults.
+        start = axis_of(x.ndim, axis if given and axis is not None else 1)
         rows = x.reshape(math.prod(x.shape[:start]), -1)
         return (self._along(rows, 1).reshape(x.shape).astype(x.dtype),)
 

@@ -11,8 +11,8 @@ from partita.lowering.graph import Node
 def axis_of(node: Node, axis: int, rank: int) -> int:
     """`axis` counted from 0.
 
-    A scalar has no dimension that could be named. Operators that take it for a row of one element,
-    as onnxruntime does in ArgMax, ask with rank 1.
+    A scalar has no dimension that could be named. ArgMax and ArgMin take it for a row of one
+    element, as onnxruntime does, and ask with rank 1.
 
     Args:
         node: The operation, for the message.
@@ -28,6 +28,22 @@ def axis_of(node: Node, axis: int, rank: int) -> int:
             f"but its tensor has {rank} dimensions."
         )
     return int(axis) % rank
+
+
+def reduced_axes(node: Node, axes: Iterable[int], rank: int) -> list[int]:
+    """The axes that a reduction names, counted from 0, each once and in order.
+
+    Of a scalar any axis may be named, as in onnxruntime; none of it is left to reduce.
+
+    Args:
+        node: The operation, for the message.
+        axes: As the model has them, from ``-rank`` to ``rank - 1``.
+        rank: Dimensions of its tensor.
+
+    Raises:
+        OperandError: One is not a dimension of the tensor.
+    """
+    return sorted({axis_of(node, axis, rank) for axis in axes}) if rank else []
 
 
 def distinct_axes(node: Node, axes: Iterable[int], rank: int) -> list[int]:

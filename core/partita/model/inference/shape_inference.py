@@ -21,7 +21,7 @@ from partita.model.inference.known_shapes import scopes
 from partita.model.inference.pool_shapes import settle_rounding
 from partita.model.inference.transposed_conv_shapes import settle_output_shapes
 from partita.model.op import EXTENSION
-from partita.model.operator_checks import LENIENT, is_of_onnx
+from partita.model.operator_checks import LENIENT, OF_SCALARS, is_of_onnx
 
 if TYPE_CHECKING:
     import onnx
@@ -154,8 +154,16 @@ def impossible_operation(ir_model: ir.Model) -> ImpossibleOperation | None:
             ImpossibleOperation(*one.group("name", "type", "why"))
             for one in _FAULT.finditer(str(error))
         )
-        return next((one for one in found if one.op_type not in LENIENT), None)
+        excused = {node.name for node in ir_model.graph if _reduces_scalar(node)}
+        found = (one for one in found if one.op_type not in LENIENT and one.name not in excused)
+        return next(found, None)
     return None
+
+
+def _reduces_scalar(node: ir.Node) -> bool:
+    """Whether onnxruntime takes any axis for it, of which ONNX says that there is none."""
+    read = node.inputs[0] if node.inputs else None
+    return node.op_type in OF_SCALARS and read is not None and read.shape == ()
 
 
 def _own_by_depth(graph: ir.Graph) -> list[list[ir.Node]]:

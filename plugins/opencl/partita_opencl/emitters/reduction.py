@@ -10,13 +10,17 @@ from typing import Any
 import numpy as np
 
 from partita.lowering import Node, Operand
-from partita.lowering.geometry.axes import axis_of
+from partita.lowering.geometry.axes import axis_of, reduced_axes
 from partita.lowering.kernel_table import refused_choice
 from partita_opencl.emitters.elementwise import apply
 from partita_opencl.emitters.movement import own_axis
 from partita_opencl.emitters.operator_table import FLOATS, INDICES, NUMBERS, operator
 from partita_opencl.launches.emitter_kit import Kit, ctype_of, f32, i32, i64, is_half
 from partita_opencl.launches.tensor_moves import transpose
+from partita_opencl.passes.half_precision import SINGLE
+
+DEVIATION_FLOOR = 1e-9
+"""What MeanVarianceNormalization adds to the deviation."""
 
 _CHUNK = 4096
 """Longest range that one group or item reduces when there are few of them."""
@@ -165,9 +169,7 @@ def _axes(k: Kit, node: Node, x: Operand, axes: Operand | None) -> list[int] | N
     given = node.attrs.get("axes") if axes is None else k.value(axes).reshape(-1).tolist()
     if not given:
         return None if node.attrs.get("noop_with_empty_axes", 0) else list(range(x.ndim))
-    if not x.ndim:
-        return []  # as onnxruntime: any axis of a scalar
-    return sorted({axis_of(node, axis, x.ndim) for axis in given})
+    return reduced_axes(node, given, x.ndim)
 
 
 def _arranged(k: Kit, x: Operand, axes: Sequence[int]) -> Operand:
@@ -242,6 +244,26 @@ def log_sum_exp(k: Kit, node: Node, x: Operand, axes: Operand | None = None) -> 
     return k.view(result, _reduced_shape(x, along, bool(node.attrs.get("keepdims", 1))))
 
 
+@operator("MeanVarianceNormalization", types=FLOATS)
+def mean_variance_normalization(k: Kit, node: Node, x: Operand) -> Operand:
+    """Mean 0 and variance 1 over the given axes, which a scalar has not; computed in float32."""
+    axes = sorted({axis_of(node, axis, x.ndim) for axis in node.attrs.get("axes", (0, 2, 3))})
+    if not x.size:
+        return x
+    centered = apply(k, "{0} - {1}", SINGLE, x, _mean(k, x, axes))
+    variance = _mean(k, apply(k, "{0} * {0}", SINGLE, centered), axes)
+    deviation = "{0} / (sqrt({1}) + {a})"
+    return apply(k, deviation, x.dtype, centered, variance, parameters=(DEVIATION_FLOOR,))
+
+
+def _mean(k: Kit, x: Operand, axes: Sequence[int]) -> Operand:
+    """Of float32, along axes that stay, of size 1."""
+    if not axes:
+        return x
+    y = reduce_middle(k, REDUCTIONS["ReduceMean"], _arranged(k, x, axes), SINGLE)
+    return k.view(y, _reduced_shape(x, axes, keep=True))
+
+
 @operator("LpNormalization", check=lambda node: refused_choice(node, "p", 2, 1))
 def lp_normalization(k: Kit, node: Node, x: Operand) -> Operand:
     """Elements divided by the norm of those along an axis; zeros where it is 0."""
@@ -286,9 +308,8 @@ def softmax(k: Kit, node: Node, x: Operand) -> Operand:
     if not x.size:
         return x
     if node.version >= 13:
-        shape = x.shape or (1,)
-        axis = own_axis(node, len(shape), -1)
-        depth, inner = shape[axis], math.prod(shape[axis + 1 :])
+        axis = own_axis(node, x.ndim, -1)
+        depth, inner = x.shape[axis], math.prod(x.shape[axis + 1 :])
     else:
         axis = own_axis(node, x.ndim, 1)
         depth, inner = math.prod(x.shape[axis:]), 1

@@ -17,7 +17,7 @@ import numpy as np
 
 from partita.contract.query import Reason, ReasonCode
 from partita.lowering import Builder, Node, Operand
-from partita.lowering.geometry.axes import axis_of
+from partita.lowering.geometry.axes import reduced_axes as along_axes
 from partita.lowering.shapes.symbolic_size import evaluated
 from partita_cpu.jit.deferred_numba import register_jitable
 from partita_cpu.kernels.elementwise.binary import larger, smaller
@@ -132,9 +132,7 @@ def reduced_axes(b: Builder, node: Node, x: Operand, axes: Operand | None) -> fr
         if not node.attrs.get("noop_with_empty_axes", 0):
             return frozenset(range(x.ndim))
         return frozenset() if node.op_type in _COMPOSITE else None
-    if x.ndim == 0:
-        return frozenset()  # as onnxruntime: any axis of a scalar
-    return frozenset(axis_of(b.node, int(axis), x.ndim) for axis in given)
+    return frozenset(along_axes(b.node, given, x.ndim))
 
 
 def _groups(shape: Sequence[int], axes: frozenset[int]) -> list[tuple[int, bool]]:

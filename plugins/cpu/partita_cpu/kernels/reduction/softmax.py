@@ -167,11 +167,9 @@ def hardmax_lines(x: Any, y: Any, outer: int, n: int, inner: int, tid: int, nt: 
 def _extents(b: Builder, node: Node, x: Operand) -> tuple[int, int, int]:
     """The tensor as (outer, axis, inner)."""
     if node.version >= 13:
-        shape = x.shape or (1,)
-        axis = axis_of(b.node, node.attrs.get("axis", -1), len(shape))
-        return math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
-    axis = node.attrs.get("axis", 1)
-    axis = axis + x.ndim if axis < 0 else min(axis, x.ndim)
+        axis = axis_of(b.node, node.attrs.get("axis", -1), x.ndim)
+        return math.prod(x.shape[:axis]), x.shape[axis], math.prod(x.shape[axis + 1 :])
+    axis = axis_of(b.node, node.attrs.get("axis", 1), x.ndim)
     return math.prod(x.shape[:axis]), math.prod(x.shape[axis:]), 1
 
 
