@@ -177,6 +177,8 @@ class Decision:
         from_database: Whether all times were known from earlier compiles, so that nothing was run.
         notes: What could not be measured or decided, and why.
         rates: The predicted speed, for a decoder that was placed by it.
+        busy: The share of the processors that other processes used at most while candidates ran;
+            beyond `QUIET` the decision is made again when the machine is quieter.
     """
 
     objective: str
@@ -186,6 +188,7 @@ class Decision:
     from_database: bool
     notes: Sequence[str] = ()
     rates: DecoderRates | None = None
+    busy: float = 0.0
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Decision:
@@ -198,6 +201,7 @@ class Decision:
         candidates = [Candidate(**one) for one in data["candidates"]]
         rates = data.get("rates")
         known = {"candidates": candidates, "rates": rates and DecoderRates(**rates)}
+        known["busy"] = float(data.get("busy", 0.0))
         return cls(**{**data, **known})
 
     def __getitem__(self, name: str) -> Candidate:

@@ -74,10 +74,10 @@ class MachineLoad:
             known: What is known.
             measure: Measures; ``None`` if that is impossible.
         """
-        if known is not None and not self._is_quieter_than(known.busy):
+        if known is not None and not self.is_quieter_than(known.busy):
             return known
         found = self._quieter(known, measure())
-        if found is not None and found is not known and self._is_quieter_than(found.busy):
+        if found is not None and found is not known and self.is_quieter_than(found.busy):
             return self._quieter(found, measure())
         return found
 
@@ -87,13 +87,27 @@ class MachineLoad:
             return one if other is None else other
         return other if other.busy < one.busy else one
 
-    def _is_quieter_than(self, busy: float) -> bool:
-        """Whether others use the processors so much less now that it is worth measuring again."""
+    def is_quieter_than(self, busy: float) -> bool:
+        """Whether others use the processors so much less now that it is worth measuring again.
+
+        Args:
+            busy: The share of the processors that others used when it was measured.
+        """
         if busy <= QUIET:
             return False
         if clock.seconds() - self._looked > LATELY:
             self._share, self._looked = LoadWatch().share(), clock.seconds()
-        return self._share <= max(QUIET, busy / 2)
+        return is_quieter(self._share, busy)
+
+
+def is_quieter(now: float, before: float) -> bool:
+    """Whether a measurement is better than an earlier one because others let it run.
+
+    Args:
+        now: The share of the processors that others use now.
+        before: What they used at the earlier one.
+    """
+    return before > QUIET and now <= max(QUIET, before / 2)
 
 
 def busy_note(what: str, busy: float) -> str:

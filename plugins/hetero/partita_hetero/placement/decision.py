@@ -66,6 +66,11 @@ class ChosenPlacement:
     replicas: Sequence[Replica] = ()
 
     @property
+    def busy(self) -> float:
+        """The share of the processors that others used while it was found."""
+        return 0.0 if self.decision is None else self.decision.busy
+
+    @property
     def every(self) -> tuple[PreferredDevices, ...]:
         """The wishes of all replicas, the first one's first."""
         return (self.preferred, *(one.preferred for one in self.replicas))

@@ -13,6 +13,7 @@ from partita.contract.query import Reason
 from partita.errors import PLUGIN_FAILURES, InferError, PartitaError, in_words
 from partita_hetero.compile.replicas import ReplicaSet, replicas_name, replicated
 from partita_hetero.cost.cost_table import CostTable, DeviceCosts
+from partita_hetero.cost.machine_load import LoadWatch, busy_note, is_quieter
 from partita_hetero.placement.by_priority import Placement, PreferredDevices
 from partita_hetero.placement.decision import ChosenPlacement
 from partita_hetero.planner.problem.problem import Problem
@@ -105,6 +106,7 @@ class Contest:
         self._seen_together: set[frozenset[str]] = set()
         self.scales: dict[tuple[int, str], float] = {}
         self._overhead = 0.0
+        self._busy = 0.0
 
     def problem(self) -> Problem:
         """The placement problem, with all that was learned so far."""
@@ -113,11 +115,11 @@ class Contest:
     def enter_device(self, device: DeviceCosts) -> None:
         """Everything on one device that it takes, the rest by priority; fills in its costs."""
         order = [device.name, *(n for n in self._compilation.devices.names if n != device.name)]
-        unmeasured = self._profile.missing(device)
+        unmeasured, busy = self._profile.missing(device), self._profile.busy(device)
         entry = self._enter("", lambda: self._placed({}, order))
         if entry is None or entry.trial is None or entry.run is None:
             return
-        if unmeasured:
+        if unmeasured or is_quieter(entry.run.busy, busy):
             counters = self._counters(entry.placement)
             self._profile.learn(device, entry.trial.assembly.submodels, entry.run, counters)
         self.correct_entry(entry)
@@ -206,7 +208,9 @@ class Contest:
     def _raced(self, plan: Plan | None) -> tuple[Entry | None, Decision]:
         """The fastest of all that work, after a race."""
         able = [entry for entry in self._entries.values() if entry.trial is not None]
+        load = LoadWatch()
         race(able, self._objective)
+        self._busy = load.share()
         if self._synthetic and any(entry.failure for entry in self._entries.values()):
             self.note(UNFIT)
         chosen = best(able, self._present)
@@ -352,13 +356,17 @@ class Contest:
             )
             for entry in entries
         ]
+        busy = max([self._busy, *(entry.run.busy for entry in entries if entry.run is not None)])
+        notes = [*self._profile.notes, *self._profile.busy_notes()]
+        note = busy_note("Placements", busy)
         return Decision(
             self._objective,
             chosen.name if chosen else "priority",
             candidates,
             None if plan is None else plan.gap,
             False,
-            list(self._profile.notes),
+            [*notes, note] if note else notes,
+            busy=busy,
         )
 
     def _name(self, replica_set: ReplicaSet) -> str:

@@ -13,6 +13,7 @@ from partita.model.synthetic_inputs import synthetic_inputs
 from partita.tensors.tensor import HostTensor, Tensor
 from partita_hetero.cost.cost_table import CostTable, DeviceCosts
 from partita_hetero.cost.database import Cost, Database
+from partita_hetero.cost.machine_load import busy_note, is_quieter
 from partita_hetero.cost.signature import Signatures
 from partita_hetero.cost.timing import Effort, median_of
 from partita_hetero.partition.submodels import Submodel, cut_out, submodel_of
@@ -57,6 +58,7 @@ class Profile:
         self.works = [signatures.of(group.ops) for group in table.groups]
         self._labels = [signatures.label(group.ops) for group in table.groups]
         self.notes: list[str] = []
+        self._busy: dict[tuple[str, int], float] = {}
 
     def recall(self, device: DeviceCosts) -> None:
         """Takes over what the database knows of a device, or of others just like it."""
@@ -64,6 +66,7 @@ class Profile:
         for index, work in enumerate(self.works):
             if work in known and self._takes(device, index):
                 device.groups[index] = known[work].seconds
+                self._busy[device.name, index] = known[work].busy
 
     def missing(self, device: DeviceCosts) -> bool:
         """Whether something that the device takes was never measured there."""
@@ -71,6 +74,18 @@ class Profile:
             self._takes(device, index) and index not in device.groups
             for index in range(len(self._table.groups))
         )
+
+    def busy(self, device: DeviceCosts) -> float:
+        """The greatest share of the processors that others used as its costs were measured."""
+        return max(
+            (busy for (name, _), busy in self._busy.items() if name == device.name), default=0.0
+        )
+
+    def busy_notes(self) -> list[str]:
+        """A note for each device whose costs were measured on a busy machine."""
+        found = {one.name: self.busy(one) for one in self._table.devices}
+        notes = [busy_note(f"Operations on {name}", busy) for name, busy in found.items()]
+        return [note for note in notes if note]
 
     def learn(
         self,
@@ -84,6 +99,7 @@ class Profile:
         A device's own counters say how a submodel's time is shared among its groups; groups of a
         device without counters are run one by one for that. Either is scaled so that the sum is
         what the submodel took, for operations by themselves are slower or faster than together.
+        Costs that were measured on a quieter machine stay.
 
         Args:
             device: Whose costs.
@@ -100,13 +116,16 @@ class Profile:
             if counted:
                 how, shares = "profiled", self._counted(device, inside, counted)
             else:
-                how, shares = "measured", self._alone(device, inside)
+                how, shares = "measured", self._alone(device, inside, run.busy)
             total = sum(shares.values())
             if total <= 0:
                 continue
             factor = computing(run.submodel_seconds[submodel.number], device.launch) / total
             for index, seconds in shares.items():
+                if is_quieter(self._busy.get((device.name, index), 1.0), run.busy):
+                    continue
                 device.groups[index] = seconds * factor
+                self._busy[device.name, index] = run.busy
                 fresh.append(
                     Cost(
                         device.key,
@@ -115,6 +134,7 @@ class Profile:
                         run.samples,
                         how,
                         self._labels[index],
+                        run.busy,
                     )
                 )
         self._database.add_costs(fresh)
@@ -154,14 +174,22 @@ class Profile:
         guesses = self._table.estimated(device)
         return {index: guesses.get(index, device.groups.get(index, 0.0)) for index in inside}
 
-    def _alone(self, device: DeviceCosts, inside: Sequence[int]) -> dict[int, float]:
-        """Times of groups by themselves; estimates for those that cannot be run so."""
+    def _alone(self, device: DeviceCosts, inside: Sequence[int], busy: float) -> dict[int, float]:
+        """Times of groups by themselves; estimates for those that cannot be run so.
+
+        Args:
+            device: What they run on.
+            inside: Their numbers.
+            busy: The share of the processors that others use: what was measured beside many more
+                is measured again.
+        """
         guesses = self._table.estimated(device)
         known = {
             work: cost.seconds
             for work, cost in self._database.costs(
                 device.key, [self.works[index] for index in inside]
             ).items()
+            if not is_quieter(busy, cost.busy)
         }
         times: dict[int, float] = {}
         for index in inside:

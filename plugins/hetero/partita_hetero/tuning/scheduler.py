@@ -77,6 +77,7 @@ class Scheduler:
         self._devices = compilation.devices
         self._core = compilation.devices.core
         self._objective = objective_of(self._devices.properties)
+        self._load = MachineLoad()
         self._signatures = Signatures(sized.op_graph, varies=bool(sized.shapes))
 
     @functools.cached_property
@@ -99,9 +100,9 @@ class Scheduler:
             devices = self._describe(database)
             key = self._key(devices)
             known = database.decision(key)
-            choice = known and restore(known, len(self._sized.op_graph.nodes))
-            if choice:
-                return choice
+            before = restore(known, len(self._sized.op_graph.nodes)) if known else None
+            if before is not None and not self._load.is_quieter_than(before.busy):
+                return before
             table = self._table(devices)
             if all(
                 index in table.pins or len(devices) - len(refusals) <= 1
@@ -113,6 +114,8 @@ class Scheduler:
                 )
             with progress(self._doing, len(devices) + ROUNDS + 1) as advance:
                 choice = self._decide(table, database, advance)
+            if before is not None and before.busy <= choice.busy:
+                return before
             database.add_decision(key, store(choice))
             return choice
 
@@ -318,7 +321,7 @@ class Scheduler:
         """Fills the table; each device that can has run what it takes of the model."""
         profile = Profile(self._compilation, self._sized, table, database, self._signatures)
         profile.notes += _notes_on_sizes(self._sized)
-        load = MachineLoad()
+        load = self._load
         for device in table.devices:
             launch = launch_cost(self._devices, device.name, device.key, database, load)
             if launch is None:

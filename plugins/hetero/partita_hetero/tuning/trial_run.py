@@ -12,6 +12,7 @@ from partita.tensors.tensor import Tensor
 from partita_hetero.compile.executable import Assembly
 from partita_hetero.compile.pipeline import Compilation
 from partita_hetero.cost import clock
+from partita_hetero.cost.machine_load import LoadWatch
 from partita_hetero.cost.timing import Effort, repeat
 from partita_hetero.device_model import HeteroModel
 from partita_hetero.planner.simulation.timeline import Timeline
@@ -46,12 +47,14 @@ class Run:
         submodel_seconds: Median seconds of each submodel, by number.
         timeline: The last run.
         samples: How many runs.
+        busy: The share of the processors that others used meanwhile.
     """
 
     seconds: float
     submodel_seconds: Mapping[int, float]
     timeline: Timeline
     samples: int
+    busy: float = 0.0
 
 
 class Trial:
@@ -105,6 +108,7 @@ class Trial:
 
     def measure(self, effort: Effort = EFFORT) -> Run:
         """Runs several times as an application would, then noting each submodel's time."""
+        load = LoadWatch()
         times = repeat(self.run, effort)
         whole = statistics.median(times)
         by_submodel: dict[int, list[float]] = {
@@ -130,6 +134,7 @@ class Trial:
             },
             self._timed.timeline(),
             len(times),
+            load.share(),
         )
 
     def run_watched(self) -> float:
