@@ -91,11 +91,12 @@ def test_suppression_takes_limits_that_are_scalars_or_left_out(dims, given):
     assert len(got) == 0 if given == 0 else len(got) > 1
 
 
-@pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.parametrize(("sizes", "axis"), [((3, 4, 5), n) for n in (0, 1, -1)] + [((4,), 0)])
 @pytest.mark.parametrize("shape", [(), (1,), (2, 3), (0, 2)])
-def test_gather(axis, shape):
+def test_gather(sizes, axis, shape):
+    """Also one element of a row, a scalar."""
     index = np.random.default_rng(1).integers(-3, 3, shape)
-    found, want = both("Gather", 13, [floats(3, 4, 5), index], axis=axis)
+    found, want = both("Gather", 13, [floats(*sizes), index], axis=axis)
     np.testing.assert_array_equal(found, want)
     assert found.shape == want.shape
 
