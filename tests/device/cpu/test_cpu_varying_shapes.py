@@ -935,3 +935,51 @@ def test_windows_that_are_padded_turned_and_cut_have_few_recordings():
     if isa().native and not isa().tiles:  # those choose arithmetic by sizes
         assert len(programs) > 20
         assert len({id(program.recorded.made) for program in programs}) <= 5
+
+
+def test_attention_of_one_image_and_of_several_are_of_one_class():
+    """Heads lie in rows whatever the batch is; nor are few rows asked for what AMX alone does."""
+    rng = np.random.default_rng(0)
+    tensors = [
+        numpy_helper.from_array(rng.standard_normal((32, 32)).astype(np.float32) * 0.3, name)
+        for name in ("wq", "wk", "wv")
+    ]
+    tensors += [
+        numpy_helper.from_array(np.array([0, 0, 4, 8]), "heads"),
+        numpy_helper.from_array(np.array([0, 0, 32]), "rows"),
+        numpy_helper.from_array(np.array(8**-0.5, np.float32), "scale"),
+    ]
+    nodes = [
+        node
+        for name, perm in (("q", [0, 2, 1, 3]), ("k", [0, 2, 3, 1]), ("v", [0, 2, 1, 3]))
+        for node in (
+            helper.make_node("MatMul", ["x", f"w{name}"], [f"{name}_rows"]),
+            helper.make_node("Reshape", [f"{name}_rows", "heads"], [f"{name}_apart"]),
+            helper.make_node("Transpose", [f"{name}_apart"], [name], perm=perm),
+        )
+    ]
+    nodes += [
+        helper.make_node("MatMul", ["q", "k"], ["products"]),
+        helper.make_node("Mul", ["products", "scale"], ["scores"]),
+        helper.make_node("Softmax", ["scores"], ["weights"], axis=-1),
+        helper.make_node("MatMul", ["weights", "v"], ["mixed"]),
+        helper.make_node("Transpose", ["mixed"], ["beside"], perm=[0, 2, 1, 3]),
+        helper.make_node("Reshape", ["beside", "rows"], ["y"]),
+    ]
+    given = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", "s", 32])
+    made = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph(nodes, "attention", [given], [made], tensors)
+    opsets = [helper.make_opsetid("", 17)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    config = {"EXECUTION_MODE_HINT": "ACCURACY", "INFERENCE_NUM_THREADS": 1}
+    compiled = partita.Core().compile_model(model, "CPU", config)
+    request = compiled.create_infer_request()
+    sizes = [(1, 20), (1, 30), (3, 20), (1, 9), (2, 41), (5, 12), (1, 3), (2, 33), (2, 2)]
+    for n, s in [*sizes, *sizes[::-2]]:
+        x = rng.standard_normal((n, s, 32)).astype(np.float32)
+        (wanted,) = onnxruntime_results(model, {"x": x})
+        np.testing.assert_allclose(request.infer({"x": x})["y"], wanted, rtol=1e-4, atol=1e-5)
+    if isa().native and not isa().tiles:  # those choose arithmetic by sizes
+        programs = recorded(compiled)
+        assert len(programs) == len(sizes) - 1
+        assert len({id(program.recorded.made) for program in programs}) == 1

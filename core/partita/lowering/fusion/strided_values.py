@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from partita.lowering.geometry.slices import taken
 from partita.lowering.graph import Node, Value
+from partita.lowering.shapes.symbolic_size import always_equal
 
 Dims = tuple[int, ...]
 Shapes = Mapping[Value, Dims]
@@ -45,28 +47,38 @@ class Strided:
         return replace(self, shape=shape, start=self.start + first * self.strides[axis])
 
     def reshaped(self, shape: Dims) -> Strided | None:
-        """In another shape; ``None`` where that takes a copy."""
+        """In another shape; ``None`` where that takes a copy.
+
+        Sizes are asked whether they are 1 only where it takes a copy if they are not.
+        """
+        strides = self._strides_in(shape, always_equal)
+        if strides is None:
+            strides = self._strides_in(shape, operator.eq)
+        return None if strides is None else replace(self, shape=shape, strides=strides)
+
+    def _strides_in(self, shape: Dims, same: Callable[[int, int], bool]) -> Dims | None:
+        """The strides in another shape; ``None`` if there are none as far as numbers are told."""
         runs: list[tuple[int, int]] = []
         for size, stride in zip(self.shape, self.strides, strict=True):
-            if size == 1:
+            if same(size, 1):
                 continue
-            if runs and runs[-1][1] == size * stride:
+            if runs and same(runs[-1][1], size * stride):
                 runs[-1] = runs[-1][0] * size, stride
             else:
                 runs.append((size, stride))
         left, stride, strides = 1, 1, []
         for size in reversed(shape):
-            if size != 1 and left == 1:
+            if not same(size, 1) and same(left, 1):
                 if not runs:
                     return None
                 left, stride = runs.pop()
-            if not size or left % size:
+            if not size or not same(left // size * size, left):
                 return None
             strides.append(stride)
             left, stride = left // size, stride * size
-        if runs or left != 1:
+        if runs or not same(left, 1):
             return None
-        return replace(self, shape=shape, strides=tuple(reversed(strides)))
+        return tuple(reversed(strides))
 
 
 _RESHAPES = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten"})

@@ -316,6 +316,11 @@ def never_less(x: Number, z: Number) -> bool:
     return bool(x >= z)
 
 
+def always_equal(x: Number, z: Number) -> bool:
+    """Whether it is known, without a decision, that two numbers are the same."""
+    return never_less(x, z) and never_less(z, x)
+
+
 def holds_sizes(thing: Any) -> bool:
     """Whether there are sizes in something: in its elements, attributes, or what it closes over."""
     if isinstance(thing, (Size, str, bytes, int, float, np.generic, np.dtype, type(None), type)):

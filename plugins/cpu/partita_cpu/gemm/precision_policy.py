@@ -247,9 +247,10 @@ class PrecisionPolicy:
     def preferred_for_matrix(self, images: Images, weights: Array) -> Arithmetic:
         """The same for the product of a matrix: in float16, AMX takes it where sums are long."""
         found = self.preferred_arithmetic(images)
-        large = images.depth >= LONG_SUM and images.outputs >= SPLIT_OUTPUTS
-        large &= images.pixels >= SPLIT_PIXELS
-        if found is not Arithmetic.F16 or not self.level.tiles or not large:
+        if found is not Arithmetic.F16 or not self.level.tiles:
+            return found
+        long = images.depth >= LONG_SUM and images.outputs >= SPLIT_OUTPUTS
+        if not long or images.pixels < SPLIT_PIXELS:
             return found
         fits = weights.max() < FLOAT16_LIMIT and weights.min() > -FLOAT16_LIMIT
         return Arithmetic.F16_SPLIT if fits else found

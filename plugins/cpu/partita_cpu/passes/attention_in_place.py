@@ -11,7 +11,8 @@ domain `HEADS`.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,6 +22,7 @@ from partita.lowering.fusion.strided_values import Strided, is_reshape, seen_thr
 from partita.lowering.geometry.broadcasting import is_repeated_to
 from partita.lowering.geometry.heads_first import heads_first
 from partita.lowering.nhwc.conversion import SINGLE, Shapes
+from partita.lowering.shapes.symbolic_size import always_equal
 from partita_cpu.gemm.precision_policy import PrecisionPolicy
 from partita_cpu.kernels.attention.heads_in_place import HEADS
 from partita_cpu.nhwc.attention import fits_in_cache
@@ -78,16 +80,27 @@ class _Part:
         *_, head, row, element = self.view.strides
         if (element != 1 and size != 1) or (self.least is not None and size != self.size):
             return None
-        step, reached = 0, 1
-        for count, stride in zip(batches[::-1], self.view.strides[-4::-1], strict=True):
-            if count == 1:
-                continue
-            if reached == 1:
-                step = stride
-            elif stride != step * reached:
-                return None
-            reached *= count
-        return [self.view.start, step, row, head]
+        strides = self.view.strides[:-3]
+        step = _batch_step(batches, strides, always_equal)
+        if step is None:
+            step = _batch_step(batches, strides, operator.eq)
+        return None if step is None else [self.view.start, step, row, head]
+
+
+def _batch_step(
+    batches: Sequence[int], strides: Sequence[int], same: Callable[[int, int], bool]
+) -> int | None:
+    """Elements from a batch to the next; ``None`` if that is not told to be one number."""
+    step, reached = 0, 1
+    for count, stride in zip(batches[::-1], strides[::-1], strict=True):
+        if same(count, 1):
+            continue
+        if same(reached, 1):
+            step = stride
+        elif not same(stride, step * reached):
+            return None
+        reached *= count
+    return step
 
 
 @dataclass
