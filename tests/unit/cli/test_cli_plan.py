@@ -12,6 +12,7 @@ from partita.cli.main import main
 from partita_hetero.planner.problem import problem_file
 from partita_hetero.planner.problem.problem import Problem
 from partita_hetero.planner.problem.records import HOST, Cost, Device, Link, Task, Value
+from partita_hetero.tuning.plan_report import PlanOptions, make_plan
 
 MB = 1_000_000
 
@@ -296,3 +297,10 @@ def test_a_search_that_time_ended_is_told(plan, costs, busy_clock):
     assert ended not in plan()[1]  # few placements are all tried, whatever the time
     problem_file.save(Problem(machines, tasks, values, links), costs)
     assert ended in plan("--objective", "PARALLEL", "--time-limit", "5")[1]
+
+
+def test_what_tasks_cost_elsewhere_is_looked_for_no_longer_than_the_limit():
+    for seconds, exactly in ((10.0, True), (1e-9, False)):
+        planned = make_plan(chain(), PlanOptions(time_limit_s=seconds))
+        found = [one.alternative for one in planned.why if one.alternative is not None]
+        assert {one.exact for one in found if one.own_us is not None} == {exactly}

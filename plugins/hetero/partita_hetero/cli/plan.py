@@ -94,7 +94,8 @@ def add_parser(commands: Commands) -> None:
         type=positive_float,
         default=10.0,
         metavar="SECONDS",
-        help="how long to search (default: 10)",
+        help="how long to search (default: 10); to compile the planner's loops, once on each "
+        "machine, takes seconds on top",
     )
     _add_files(parser)
     parser.add_argument(

@@ -24,7 +24,10 @@ from partita_hetero.tuning.replication import (
     interval_us,
     plan_of_one,
 )
-from partita_hetero.tuning.scheduler import ROUNDS, Scheduler, solve_warm
+from partita_hetero.tuning.scheduler import ROUNDS, Scheduler
+
+EXPLAINING_SECONDS = 5.0
+"""For finding out what each task would cost elsewhere, if the search may take as long."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,11 @@ class PlanOptions:
     memory: Mapping[str, int] = field(default_factory=dict)
     objective: Objective = "LATENCY"
     time_limit_s: float = 10.0
+
+    @property
+    def explaining_s(self) -> float:
+        """How long to look for what each task would cost elsewhere."""
+        return min(EXPLAINING_SECONDS, self.time_limit_s)
 
 
 @dataclass(frozen=True)
@@ -124,7 +132,7 @@ def make_plan(problem: Problem, options: PlanOptions) -> Planned:
     if groups:
         of_one = [plan_of_one(problem, group, planned) for group in groups]
         plan = _spread(problem, plan, [one for one in of_one if one is not None])
-    why = _with_shared_tasks(problem, plan, reasons(problem, plan))
+    why = _with_shared_tasks(problem, plan, reasons(problem, plan, options.explaining_s))
     return Planned(problem, plan, why, summarize(problem, plan, why))
 
 
@@ -142,14 +150,15 @@ def race_plans(scheduler: Scheduler, options: PlanOptions) -> Planned:
     seconds = options.time_limit_s / (ROUNDS + 1)
 
     def planned(problem: Problem) -> Plan:
-        return solve_warm(_constrained(problem, options), options.objective, seconds)
+        return solve(_constrained(problem, options), options.objective, seconds)
 
     outcome = scheduler.race(planned)
     problem = _constrained(outcome.problem, options)
     ideal = planned(problem)
     assignments = [outcome.assignment, *outcome.replicas]
     plan = _plan_of(problem, ideal, assignments, outcome.shares, outcome.kept.name)
-    why = _with_shared_tasks(problem, plan, reasons(problem, plan, doubt=RUNS_DECIDED))
+    found = reasons(problem, plan, options.explaining_s, RUNS_DECIDED)
+    why = _with_shared_tasks(problem, plan, found)
     return Planned(
         problem, plan, why, summarize(problem, plan, why, outcome.kept, outcome.decision)
     )

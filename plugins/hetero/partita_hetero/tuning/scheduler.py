@@ -301,7 +301,7 @@ class Scheduler:
         limit = PLANNING_SECONDS * min(1.0, 0.25 + len(table.groups) / 100)
 
         def planned(problem: Problem) -> Plan:
-            return solve_warm(problem, self._objective, limit)
+            return solve(problem, self._objective, limit)
 
         for _ in range(ROUNDS):
             advance(next(steps))
@@ -377,17 +377,6 @@ def _settled_by(table: CostTable) -> str:
             "gets what no other takes"
         )
     return "only one device can take each operation"
-
-
-def solve_warm(problem: Problem, objective: Objective, limit: float) -> Plan:
-    """Solves again if a search was cut short while the planner's loops were being compiled."""
-    from partita_hetero.planner.arrays.compiled_loops import compilations  # numba takes a second
-
-    while True:
-        before = compilations()
-        plan = solve(problem, objective, limit)
-        if not plan.cut or compilations() == before:
-            return plan
 
 
 def objective_of(properties: HeteroProperties) -> Objective:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import replace
 from unittest.mock import patch
 
@@ -10,11 +11,12 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given
+from numba.extending import overload
 from sampling import examples
 from small_problems import best_of_all, problems, with_soft_pin
 
 from partita.errors import InfeasiblePlanError
-from partita_hetero.planner.arrays import compiled_loops
+from partita_hetero.planner.arrays import compiled_loops, search_clock
 from partita_hetero.planner.arrays.problem_arrays import flatten
 from partita_hetero.planner.problem.problem import Problem
 from partita_hetero.planner.problem.records import HOST, Cost, Device, Link, Pin, Task, Value
@@ -27,7 +29,6 @@ from partita_hetero.planner.search.solve import solve
 from partita_hetero.planner.simulation.feasible import broken_rules, is_contiguous
 from partita_hetero.planner.simulation.plan import OBJECTIVES
 from partita_hetero.planner.simulation.simulate import objective_value, simulate
-from partita_hetero.tuning import scheduler
 
 
 @examples(25)
@@ -78,42 +79,38 @@ def test_a_plan_says_that_the_time_limit_ended_its_search(objective, busy_clock)
     assert plan.cut
 
 
-@pytest.mark.parametrize(("compiling", "searches"), [(0, 1), (1, 2), (3, 4)])
-def test_a_search_that_was_cut_while_loops_were_compiled_is_repeated(
-    busy_clock, monkeypatch, compiling, searches
-):
-    """However long it took: on a busy machine any search may take longer than its limit."""
-    compiled, done = [0], []
-
-    def counted(*arguments):
-        done.append(solve(*arguments))
-        compiled[0] += len(done) <= compiling
-        return done[-1]
-
-    monkeypatch.setattr(scheduler, "solve", counted)
-    monkeypatch.setattr(compiled_loops, "compilations", lambda: compiled[0])
-    with patch.object(searching, "FEW", 0):
-        plan = scheduler.solve_warm(hard_to_search(), "PARALLEL", 5)
-    assert len(done) == searches
-    assert plan is done[-1]
-
-
-def test_loops_are_counted_when_they_are_compiled(monkeypatch, tmp_path):
+def test_no_time_of_a_search_passes_while_loops_are_compiled(monkeypatch, tmp_path):
     monkeypatch.setenv("PARTITA_CACHE_DIR", str(tmp_path))
+    now = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    start = search_clock.seconds()
 
-    def fresh():
-        @compiled_loops.jit
-        def twice(x):
-            return 2 * x
+    def double(x):
+        return 2 * x
 
-        return twice
+    @overload(double)
+    def type_double(x):  # numba calls it as it compiles
+        now[0] += 5.0
+        return double
 
-    before = compiled_loops.compilations()
-    twice = fresh()
-    assert (twice(3), twice(4)) == (6, 8)
-    assert compiled_loops.compilations() == before + 1
-    assert fresh()(5) == 10  # found on disk
-    assert compiled_loops.compilations() == before + 1
+    @compiled_loops.jit
+    def four_times(x):
+        return double(double(x))
+
+    assert (four_times(3), four_times(4)) == (12, 16)
+    assert now[0] >= 5.0
+    assert search_clock.seconds() - start == pytest.approx(0.0, abs=1e-6)
+    now[0] += 1.0
+    assert search_clock.seconds() - start == pytest.approx(1.0)
+
+
+def test_the_clock_of_searches_may_be_stopped_twice(monkeypatch):
+    now = iter([1.0, 2.0, 4.0, 9.0, 10.0, 16.0])
+    monkeypatch.setattr(time, "perf_counter", lambda: next(now))
+    start = search_clock.seconds()
+    with search_clock.stopped(), search_clock.stopped():
+        pass
+    assert search_clock.seconds() - start == pytest.approx(1 + 6)
 
 
 def test_the_largest_of_few_loads_leaves_a_local_optimum():

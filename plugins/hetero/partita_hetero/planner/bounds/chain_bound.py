@@ -10,10 +10,9 @@ total.
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 
+from partita_hetero.planner.arrays import search_clock
 from partita_hetero.planner.arrays.blocks import Blocks
 from partita_hetero.planner.arrays.compiled_loops import jit, loop_part
 from partita_hetero.planner.arrays.device_kinds import Kind
@@ -33,7 +32,7 @@ def chain_bound(arrays: Arrays, blocks: Blocks, alike: list[Kind], seconds: floa
     Returns:
         Microseconds; 0 if the time did not suffice for a path.
     """
-    end = time.perf_counter() + seconds
+    end = search_clock.seconds() + seconds
     quick = np.where(np.isfinite(arrays.task_cost), arrays.task_cost, np.inf).min(axis=1)
     heavy = arrays.unit_weight[arrays.unit_of] / np.diff(arrays.unit_start)[arrays.unit_of]
     heavy = heavy / max(float(heavy.sum()), 1e-12) * float(quick.sum())
@@ -44,7 +43,7 @@ def chain_bound(arrays: Arrays, blocks: Blocks, alike: list[Kind], seconds: floa
     best, seen = 0.0, set()
     for weight in weights:
         path = longest_path(arrays.pred, arrays.pred_start, weight)
-        if path.tobytes() not in seen and time.perf_counter() < end:
+        if path.tobytes() not in seen and search_clock.seconds() < end:
             seen.add(path.tobytes())
             best = max(best, _bound_of_path(arrays, blocks, alike, path))
     return best

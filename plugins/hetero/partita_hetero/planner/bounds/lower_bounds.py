@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 
+from partita_hetero.planner.arrays import search_clock
 from partita_hetero.planner.arrays.device_kinds import Kind
 from partita_hetero.planner.arrays.problem_arrays import Array, Arrays
 from partita_hetero.planner.bounds.minimum_cut import Sides, minimum_cut
@@ -64,7 +63,7 @@ def cut_bound(
     Returns:
         The bound, and the placements of the last prices, which nearly keep the limits.
     """
-    end = time.perf_counter() + seconds
+    end = search_clock.seconds() + seconds
     best = 0.0
     places = []
     for kind in alike[: 1 if len(alike) == 2 else None]:  # the second of two is the same cut
@@ -93,7 +92,7 @@ def _priced_cut(arrays: Arrays, kind: Kind, end: float, target: float) -> tuple[
         used = np.bincount(place, arrays.unit_weight, len(price))
         over = np.where(limited, used - arrays.limit, 0.0)
         over[(over < 0) & (price == 0)] = 0.0
-        if not over.any() or time.perf_counter() > end:
+        if not over.any() or search_clock.seconds() > end:
             break
         aim = target if np.isfinite(target) else 2 * abs(bound) + 1  # no placement is known yet
         step = eager * max(aim - bound, 1e-3 * aim) / float((over**2).sum())

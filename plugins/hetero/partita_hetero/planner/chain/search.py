@@ -10,7 +10,6 @@ are dropped, and the bound says by how much the result can miss the optimum.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,6 +17,7 @@ import numpy as np
 
 from partita.errors import InfeasiblePlanError
 from partita_hetero.options.byte_sizes import format_bytes
+from partita_hetero.planner.arrays import search_clock
 from partita_hetero.planner.chain.problem import (
     Array,
     Chain,
@@ -77,7 +77,7 @@ def solve_chain(
     Raises:
         InfeasiblePlanError: Nothing keeps the limits, or nothing was found that does.
     """
-    start = time.perf_counter()
+    start = search_clock.seconds()
     if _lacking_in_all(chain):
         raise InfeasiblePlanError(_why_infeasible(chain))
     if most_labels is None:
@@ -97,7 +97,7 @@ def solve_chain(
     use = use_of(chain, best)
     value = use.value(objective)
     return ChainPlan(
-        tuple(best), value, min(value, search.dropped), use, time.perf_counter() - start
+        tuple(best), value, min(value, search.dropped), use, search_clock.seconds() - start
     )
 
 

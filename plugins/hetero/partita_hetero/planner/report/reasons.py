@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from partita.contract.query import Reason, ReasonCode
+from partita_hetero.planner.arrays import search_clock
 from partita_hetero.planner.problem.problem import Problem
 from partita_hetero.planner.problem.records import HOST, Value
 from partita_hetero.planner.simulation.feasible import broken_rules
@@ -71,13 +71,13 @@ def reasons(
         time_limit_s: How long runs may be simulated for it.
         doubt: What to say of a task that would be faster elsewhere by the costs.
     """
-    deadline = time.perf_counter() + time_limit_s
+    deadline = search_clock.seconds() + time_limit_s
     found: list[TaskReason | None] = [None] * len(problem.tasks)
     trials = _Trials(problem, plan)
     for members in problem.groups:
         here = plan.assignment[members[0]]
         others = [
-            trials.alternative(members, device, time.perf_counter() < deadline)
+            trials.alternative(members, device, search_clock.seconds() < deadline)
             for device in range(len(problem.devices))
             if device != here
         ]

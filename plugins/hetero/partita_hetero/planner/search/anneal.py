@@ -10,12 +10,12 @@ moves, so that what is found depends on nothing else.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from partita_hetero.planner.arrays import search_clock
 from partita_hetero.planner.arrays.compiled_loops import copy_row, jit, loop_part
 from partita_hetero.planner.arrays.flow_time import parallel_us
 from partita_hetero.planner.arrays.loads import device_loads, move
@@ -154,19 +154,19 @@ def _cool(
     batch = 16 if timed else max(whole // STAGES, 1)
     lowest, moves, gone = value, 0, 0.0
     steps(Stage(value, lowest, 1.0, 0, seed))  # compiles them, which is no searching
-    start = time.perf_counter()
+    start = search_clock.seconds()
     while gone < 1:
         heat = lowest * hot * COOLING**gone
-        before = time.perf_counter()
+        before = search_clock.seconds()
         value, lowest = steps(Stage(value, lowest, heat, batch, seed))
         seed += 1
         moves += batch
         if not timed:
             gone = moves / whole
             continue
-        if time.perf_counter() - before < 0.01:
+        if search_clock.seconds() - before < 0.01:
             batch *= 2
-        gone = (time.perf_counter() - start) / seconds
+        gone = (search_clock.seconds() - start) / seconds
     return lowest, moves >= whole
 
 

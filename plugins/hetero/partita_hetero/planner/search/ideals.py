@@ -10,11 +10,11 @@ are left out. Both keep the tables small where the number of all ideals is astro
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable
 
 import numpy as np
 
+from partita_hetero.planner.arrays import search_clock
 from partita_hetero.planner.arrays.blocks import Blocks
 from partita_hetero.planner.arrays.device_kinds import Kind
 from partita_hetero.planner.arrays.free_blocks import merge_free
@@ -79,7 +79,7 @@ def best_contiguous(
         Whether the search is complete, so that nothing is better than what is returned; the value
         of the best split found, or ``below``; device of each unit, or None if none is below.
     """
-    end = time.perf_counter() + seconds
+    end = search_clock.seconds() + seconds
     blocks, early = merge_free(arrays, blocks)
     tables = _tables(arrays, blocks)
     words = (blocks.count + 63) // 64
@@ -108,7 +108,7 @@ def best_contiguous(
             source = layers[state]
             row = 0
             while row < source.rows[0]:
-                if time.perf_counter() > end or layers[after].rows[0] > MAX_IDEALS:
+                if search_clock.seconds() > end or layers[after].rows[0] > MAX_IDEALS:
                     return False, best, _places(layers, states, goal, blocks, alike)
                 last = min(row + BATCH, int(source.rows[0]))
                 extension = Extension(slots, *costs, number[state], which, best, room)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from partita_hetero.planner.arrays import search_clock
 from partita_hetero.planner.arrays.blocks import Blocks, contract
 from partita_hetero.planner.arrays.device_kinds import Kind, kinds
 from partita_hetero.planner.arrays.problem_arrays import Array, Arrays, flatten
@@ -179,7 +179,7 @@ class Search:
         Annealing moves one, or neighbours to the same device: of few units it misses exchanges.
 
         Args:
-            end: When to stop, as ``time.perf_counter`` counts.
+            end: When to stop, as `search_clock` counts.
         """
         choices = self._choices()
         most = max(map(len, choices), default=0)
@@ -188,7 +188,7 @@ class Search:
             while is_better and self.best is not None and not self.done:
                 before = self.best
                 for units in itertools.combinations(range(len(choices)), size):
-                    if time.perf_counter() >= end:
+                    if search_clock.seconds() >= end:
                         return
                     for devices in itertools.product(*(choices[unit] for unit in units)):
                         place = before.place.copy()

@@ -14,12 +14,12 @@ All start from greedy placement, single devices and list schedules.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator
 
 import numpy as np
 
 from partita.errors import InfeasiblePlanError
+from partita_hetero.planner.arrays import search_clock
 from partita_hetero.planner.arrays.problem_arrays import Array, Arrays
 from partita_hetero.planner.bounds import lower_bounds
 from partita_hetero.planner.problem.problem import Problem
@@ -52,13 +52,13 @@ def solve(
     Raises:
         InfeasiblePlanError: No placement keeps the limits and hard pins; says what blocks it.
     """
-    start = time.perf_counter()
+    start = search_clock.seconds()
     search = Search(problem, objective, contiguous)
     fits = fit(problem, search.full_arrays)
     for attempt in range(ROUNDS):
-        left = time_limit_s - (time.perf_counter() - start)
+        left = time_limit_s - (search_clock.seconds() - start)
         _run(search, fits, max(left / (1 if attempt else 1.5), 0.1) if search.alive else left)
-        left = time_limit_s - (time.perf_counter() - start)
+        left = time_limit_s - (search_clock.seconds() - start)
         if not search.lost or (search.best is not None and left < time_limit_s / 4):
             break
     if search.best is None:
@@ -74,7 +74,7 @@ def solve(
         found.method,
         order_of(found.timeline, problem),
         found.timeline,
-        time.perf_counter() - start,
+        search_clock.seconds() - start,
         search.proof,
         search.tried,
         search.cut and not search.done,
@@ -83,7 +83,7 @@ def solve(
 
 def _run(search: Search, fits: Array, seconds: float) -> None:
     """Runs all methods with limits that leave room for the live values seen before."""
-    end = time.perf_counter() + seconds
+    end = search_clock.seconds() + seconds
     if search.try_all():
         return
     if search.objective == "LATENCY" and not search.limited:
@@ -102,7 +102,7 @@ def _run(search: Search, fits: Array, seconds: float) -> None:
         "PARALLEL": _search_parallel,
         "THROUGHPUT": _search_throughput,
     }
-    searches[search.objective](search, max(end - time.perf_counter(), 0.1))
+    searches[search.objective](search, max(end - search_clock.seconds(), 0.1))
     search.try_neighbours(end)
 
 
@@ -144,11 +144,11 @@ def _cut_sequence(search: Search, seconds: float) -> None:
 def _search_sequential(search: Search, seconds: float) -> None:
     from partita_hetero.planner.search.anneal import anneal_loads
 
-    end = time.perf_counter() + seconds
+    end = search_clock.seconds() + seconds
     if search.limited:
         _cut_sequence(search, seconds)
     for number, share in enumerate(search.surcharges):
-        left = end - time.perf_counter()
+        left = end - search_clock.seconds()
         if search.best is None or search.done:
             break
         if left <= 0:
@@ -165,7 +165,7 @@ def _search_sequential(search: Search, seconds: float) -> None:
 def _search_milp(search: Search, busiest: bool, end: float) -> None:
     from partita_hetero.planner.search.milp import solve_milp
 
-    left = end - time.perf_counter()
+    left = end - search_clock.seconds()
     if search.best is None or search.done or search.contiguous:
         return
     if not (_small(search.full_arrays) and search.through_host):
@@ -187,7 +187,7 @@ def _search_parallel(search: Search, seconds: float) -> None:
 
     arrays, whole = search.arrays, search.full_arrays
     early = search.problem.early_handover
-    end = time.perf_counter() + seconds
+    end = search_clock.seconds() + seconds
     search.prove("critical path", lower_bounds.critical_path(whole))
     if (whole.slots > 0).all() and not whole.per_task.any():
         search.prove("divisible load", lower_bounds.divisible_load(whole))
@@ -201,8 +201,8 @@ def _search_parallel(search: Search, seconds: float) -> None:
     if blocks is not None and blocks.hold(whole):
         search.prove("chain", chain_bound(whole, blocks, search.alike, seconds / 2))
     seed, full = 1, False
-    while search.best is not None and not search.done and time.perf_counter() < end - 0.05:
-        left = end - time.perf_counter()
+    while search.best is not None and not search.done and search_clock.seconds() < end - 0.05:
+        left = end - search_clock.seconds()
         found = anneal_parallel(
             arrays, search.best.place, early, search.contiguous, max(left / 2, 0.05), seed
         )
@@ -221,7 +221,7 @@ def _search_throughput(search: Search, seconds: float) -> None:
     from partita_hetero.planner.search.ideals import best_contiguous
 
     arrays, whole = search.arrays, search.full_arrays
-    end = time.perf_counter() + seconds
+    end = search_clock.seconds() + seconds
     search.prove("divisible load", lower_bounds.divisible_load(whole))
     _offer_stretches(search, busiest=True)
     exact = not any(kind.reusable for kind in search.alike) and (whole.slots > 0).all()
@@ -241,7 +241,7 @@ def _search_throughput(search: Search, seconds: float) -> None:
         return
     shares = search.surcharges * (3 // len(search.surcharges))
     for number, share in zip((3, 2, 1), shares, strict=True):
-        left = end - time.perf_counter()
+        left = end - search_clock.seconds()
         if search.best is None or search.done:
             break
         if left <= 0.05:
