@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+
 from partita_cpu.llvm.function import Function
 
 AVX2_LANES = 8
 """Floats of a vector of AVX2, which has no registers for masks.
 
-AMD's processors take 12 to 20 cycles for a store under a mask there, so that whole vectors are
-stored without one.
+AMD's processors take 12 to 20 cycles for a store under a mask there, so that vectors are stored
+without one: whole, or as 4, 2 and 1 lanes.
 """
 
 
@@ -76,6 +78,8 @@ def masked_load(f: Function, lanes: int, pointer: str, mask: str | None) -> str:
 def masked_store(f: Function, lanes: int, x: str, pointer: str, mask: str | None) -> None:
     """Writes the lanes of the mask, and touches no other memory; without one it writes all.
 
+    The mask is one of the first lanes, as `column_masks` makes them, all or none included.
+
     Args:
         f: The function that is written.
         lanes: Elements of the vector.
@@ -90,15 +94,43 @@ def masked_store(f: Function, lanes: int, x: str, pointer: str, mask: str | None
         f.do(f"call void {name}({v} {x}, ptr {pointer}, i32 4, {m} {mask})")
 
     def whole() -> None:
-        f.do(f"store {v} {x}, ptr {pointer}, align 4")
+        _store(f, v, x, pointer)
 
     if mask is None:
         whole()
     elif lanes != AVX2_LANES:
         some()
     else:
-        every = f.let(f"icmp eq i{lanes} {f.let(f'bitcast {m} {mask} to i{lanes}')}, -1")
-        f.either(every, whole, some)
+        bits = f.let(f"bitcast {m} {mask} to i{lanes}")
+        every = f.let(f"icmp eq i{lanes} {bits}, -1")
+        f.either(every, whole, lambda: _store_first(f, x, pointer, bits))
+
+
+_COUNTS_WITH = {4: 0xF0, 2: 0xCC, 1: 0xAA}
+"""Numbers below 8, as a bit for each, in whose binary form a power of two is."""
+
+
+def _store_first(f: Function, x: str, pointer: str, bits: str) -> None:
+    """Writes fewer than all eight lanes, the first ones, whose bits are set."""
+    count = f.let(f"add i{AVX2_LANES} {bits}, 1")  # the bit of how many there are
+    for size, counts in _COUNTS_WITH.items():
+        some = f.let(f"and i{AVX2_LANES} {count}, {counts}")
+        there = f.let(f"icmp ne i{AVX2_LANES} {some}, 0")
+        v, part = f"<{2 * size} x float>", f"<{size} x float>"
+        low, high = (
+            f.let(f"shufflevector {v} {x}, {v} poison, <{size} x i32> <{lanes}>")
+            for lanes in (
+                ", ".join(f"i32 {lane}" for lane in range(start, start + size))
+                for start in (0, size)
+            )
+        )
+        f.either(there, functools.partial(_store, f, part, low, pointer), lambda: None)
+        x = f.let(f"select i1 {there}, {part} {high}, {part} {low}")
+        pointer = f.let(f"select i1 {there}, ptr {f.at(pointer, 4 * size)}, ptr {pointer}")
+
+
+def _store(f: Function, kind: str, x: str, pointer: str) -> None:
+    f.do(f"store {kind} {x}, ptr {pointer}, align 4")
 
 
 def truths_store(f: Function, lanes: int, x: str, pointer: str, mask: str | None) -> None:
