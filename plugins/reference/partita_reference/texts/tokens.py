@@ -6,7 +6,7 @@ What scikit-learn's vectorizers become: texts, tokens, and numbers of each n-gra
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -135,8 +135,8 @@ class TfIdfVectorizer(OpRun):
         if x.ndim > 2:
             raise ValueError(f"TfIdfVectorizer takes one row of tokens or several, not {x.shape}")
         rows = np.atleast_2d(x)
-        find: Callable[[Any], int] = lambda token: self._vocabulary.get(token, -1)  # noqa: E731
-        flat = np.fromiter(map(find, rows.ravel().tolist()), np.int64, rows.size)
+        numbers = (self._vocabulary.get(token, -1) for token in rows.ravel().tolist())
+        flat = np.fromiter(numbers, np.int64, rows.size)
         found = list(self._found(flat.reshape(rows.shape), given))
         row = np.concatenate([part for part, _ in found]) if found else np.zeros(0, np.int64)
         gram = np.concatenate([part for _, part in found]) if found else np.zeros(0, np.int64)

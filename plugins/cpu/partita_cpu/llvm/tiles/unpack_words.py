@@ -7,6 +7,8 @@ rows that are 128 too large give is subtracted then, as an int32 in the place of
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from partita_cpu.llvm.function import Function
 from partita_cpu.llvm.levels import Level
 from partita_cpu.llvm.tiles.dot_blocks import (
@@ -62,7 +64,7 @@ def pair_function(variant: Variant) -> Function:
 def _unpack(variant: Variant, factors: Factors) -> Function:
     f = Function(kernel_name(variant, factors), PARAMETERS)
 
-    def block(_: str, values: list[str]) -> list[str]:
+    def block(values: list[str]) -> list[str]:
         w, scales, zeros, to, to_scales, to_terms = values
         numbers = block_numbers(f, variant, scales, zeros, "%zero")
         below = _pairs_of_zeros(f, variant, zeros) if factors is Factors.PAIRS else ""
@@ -88,13 +90,9 @@ def _unpack(variant: Variant, factors: Factors) -> Function:
         state = [("ptr", to_scales), ("ptr", to_terms)]
         to_scales, to_terms = f.loop("%units", state, unit)
         w, to = f.loop("%steps", [("ptr", w), ("ptr", to)], step)
-        scales = f.at(scales, variant.scale_bytes * COLUMNS)
-        zeros = f.at(zeros, variant.zeros.size * COLUMNS)
-        return [w, scales, zeros, to, to_scales, to_terms]
+        return [w, to, to_scales, to_terms]
 
-    names = ("w", "scales", "zeros", "to", "to_scales", "to_terms")
-    f.loop("%blocks", [("ptr", f"%{name}") for name in names], block)
-    f.do("ret void")
+    _unpack_blocks(f, variant, block)
     return f
 
 
@@ -104,7 +102,7 @@ def _unpack_signed(variant: Variant) -> Function:
     steps = f.let("udiv i64 %steps, %units")
     terms = f.let(f"trunc i64 {f.let(f'mul i64 {steps}, {STEP}')} to i32")
 
-    def block(_: str, values: list[str]) -> list[str]:
+    def block(values: list[str]) -> list[str]:
         w, scales, zeros, to, to_scales, to_terms = values
         scale, _ = block_numbers(f, variant, scales, zeros, "%zero")
         zero = f.let(f"zext <{COLUMNS} x i8> {f.load(f'<{COLUMNS} x i8>', zeros, 1)} to {_INTS}")
@@ -132,14 +130,31 @@ def _unpack_signed(variant: Variant) -> Function:
 
         state = [("ptr", place) for place in (w, to, to_scales, to_terms)]
         w, to, to_scales, to_terms = f.loop("%units", state, unit)
-        scales = f.at(scales, variant.scale_bytes * COLUMNS)
-        zeros = f.at(zeros, variant.zeros.size * COLUMNS)
-        return [w, scales, zeros, to, to_scales, to_terms]
+        return [w, to, to_scales, to_terms]
+
+    _unpack_blocks(f, variant, block)
+    return f
+
+
+def _unpack_blocks(f: Function, variant: Variant, unpack: Callable[[list[str]], list[str]]) -> None:
+    """Unpacks all blocks, and ends the function.
+
+    Args:
+        f: The function.
+        variant: Of the weights.
+        unpack: Unpacks one; given where its words, scales and zero points are and where its words,
+            scales and terms go, it returns all of that but scales and zero points for the next.
+    """
+
+    def block(_: str, values: list[str]) -> list[str]:
+        w, *places = unpack(values)
+        scales = f.at(values[1], variant.scale_bytes * COLUMNS)
+        zeros = f.at(values[2], variant.zeros.size * COLUMNS)
+        return [w, scales, zeros, *places]
 
     names = ("w", "scales", "zeros", "to", "to_scales", "to_terms")
     f.loop("%blocks", [("ptr", f"%{name}") for name in names], block)
     f.do("ret void")
-    return f
 
 
 def _difference(f: Function, words: str, others: str) -> str:
