@@ -379,7 +379,7 @@ class Specializer:
             may_vary = self._said_to_vary(values) - self._settled - self._varying
             with _producers_kept(self.graph.nodes):
                 axes = frozenset(self._varying | may_vary)
-                found = learn(self, self.graph, refine, specs, axes, values)
+                found = learn(self, self.graph, refine, specs, axes, values, bool(self._classes))
             if found is None:
                 if not may_vary:
                     self._classes_left = 0

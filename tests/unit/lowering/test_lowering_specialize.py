@@ -627,9 +627,9 @@ def test_a_class_of_shapes_is_rewritten_once_and_each_size_decides_anew(monkeypa
 def test_sizes_that_a_model_says_vary_are_of_one_class_before_all_have_varied(monkeypatch):
     learned = []
 
-    def learn(owner, graph, refine, specs, varying, values):
+    def learn(owner, graph, refine, specs, varying, values, varied):
         learned.append(set(varying))
-        return shape_class.learn(owner, graph, refine, specs, varying, values)
+        return shape_class.learn(owner, graph, refine, specs, varying, values, varied)
 
     monkeypatch.setattr(specialize, "learn", learn)
     maker = specializer("g (float[N, M, 4] x) => (float[N, M, 4] y) { y = Relu(x) }")
@@ -643,11 +643,11 @@ def test_sizes_that_a_model_says_vary_do_not_if_that_leaves_no_class(monkeypatch
     """An operation whose result is not told for all batches is told for one."""
     learned = []
 
-    def learn(owner, graph, refine, specs, varying, values):
+    def learn(owner, graph, refine, specs, varying, values, varied):
         learned.append(set(varying))
         if (0, 0) in varying:
             return None
-        return shape_class.learn(owner, graph, refine, specs, varying, values)
+        return shape_class.learn(owner, graph, refine, specs, varying, values, varied)
 
     monkeypatch.setattr(specialize, "learn", learn)
     maker = specializer("g (float[N, M, 4] x) => (float[N, M, 4] y) { y = Relu(x) }")

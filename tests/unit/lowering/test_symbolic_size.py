@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from partita.lowering.geometry.axes import copied_if_0
 from partita.lowering.geometry.boxes import Box, strides_of
 from partita.lowering.graph import Node
 from partita.lowering.program import Operand
@@ -17,6 +18,7 @@ from partita.lowering.shapes.symbolic_size import (
     Recording,
     Size,
     evaluated,
+    found_equal,
     highest,
     holds_sizes,
     never_less,
@@ -302,3 +304,48 @@ def test_whether_a_box_moves_along_an_axis_is_no_decision():
     Box(Operand(shape, np.dtype(np.float32)), strides_of(shape)).check(Node("", (), ()), shape)
     recording.close()
     assert all(recording.repeat(sizes) is not None for sizes in ([1, 7], [4, 1], [1, 1], [9, 9]))
+
+
+def test_what_is_merely_faster_is_a_decision_only_where_it_is_so():
+    recording = Recording()
+    x, z = recording.size(4), recording.size(1)
+    assert not found_equal(x, 1) and found_equal(x + z, z + x) and found_equal(z, 1)
+    assert (found_equal(3, 3), found_equal(3, 4)) == (True, False)
+    other = recording.fork(recording.repeat([9, 1]))
+    recording.close()
+    assert recording.repeat([1, 1]) is not None  # that x is not 1 serves this, too
+    assert recording.repeat([4, 2]) is None
+    other.varied = True
+    x = other.sizes()[0]
+    assert not found_equal(x, 9)
+
+
+def test_boxes_and_reshapes_of_none_are_no_decision_once_sizes_have_varied():
+    recording = Recording()
+    recording.varied = True
+    n = recording.size(2)
+    shape = n, 3
+    Box(Operand(shape, np.dtype(np.float32)), strides_of(shape), 3).check(Node("", (), ()), (1, 3))
+    Box(Operand(shape, np.dtype(np.float32)), strides_of(shape)).check(Node("", (), ()), shape)
+    place = copied_if_0(n, (7, 3), 0).place
+    recording.close()
+    assert recording.repeat([0]) is None  # the first box would reach beyond that
+    assert recording.repeat([5])[place] == 5
+    other = Recording()
+    other.varied = True
+    n = other.size(2)
+    Box(Operand((n, 3), np.dtype(np.float32)), (3, 1)).check(Node("", (), ()), (n, 3))
+    place = copied_if_0(n, (7, 3), 0).place
+    other.close()
+    assert other.repeat([0])[place] == 7
+
+
+def test_decisions_come_before_what_only_a_program_needs():
+    recording = Recording()
+    x = recording.size(4)
+    calls = []
+    _ = evaluated(lambda n: calls.append(n) or n, x).place
+    assert x * x > 10
+    recording.close(for_good=True)
+    assert recording.repeat([2]) is None and calls == [4]
+    assert recording.repeat([5]) is not None and calls == [4, 5]

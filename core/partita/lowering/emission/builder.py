@@ -15,7 +15,14 @@ from partita.lowering.emitter import GraphBody
 from partita.lowering.graph import Graph, Node, Value
 from partita.lowering.program import Array, Operand, OpRecord, ProgramMaker, Step, flattened
 from partita.lowering.shapes.fold_allowance import FoldAllowance
-from partita.lowering.shapes.symbolic_size import Number, evaluated, holds_sizes, present
+from partita.lowering.shapes.symbolic_size import (
+    Number,
+    evaluated,
+    has_varied,
+    holds_sizes,
+    never_less,
+    present,
+)
 from partita.lowering.transformed_weights import Prepacked
 
 _MOST_STEPS = 1 << 15
@@ -27,6 +34,10 @@ One that claims 2**31 channels is cut in as many pieces.
 MOST_TABLE_BYTES = 1 << 26
 """Tables of more are not kept: they take longer than 0.1 s, and more than the tensors of most runs.
 """
+
+
+def _both(one: int, other: int) -> int:
+    return int(bool(one) and bool(other))
 
 
 def _work_of(work: int, *moved: int) -> int:
@@ -205,7 +216,7 @@ class Builder(OperandBuilder):
         """Steps that are recorded within it are called for those sizes for which it is not 0.
 
         For ways to the same result, each of which is recorded: which of them is taken is then no
-        decision that tells recordings apart. Ways are not nested.
+        decision that tells recordings apart.
 
         Args:
             chosen: Whether this way is taken; of all ways to a result exactly one is.
@@ -216,7 +227,24 @@ class Builder(OperandBuilder):
             while len(self._made) > made:  # other nodes may not read what other sizes do not make
                 self._made.popitem()
             for step in self.steps[steps:]:
-                step.when = chosen
+                is_free = isinstance(step.when, int)
+                step.when = chosen if is_free else evaluated(_both, step.when, chosen)
+
+    @contextlib.contextmanager
+    def if_any(self, elements: Number) -> Iterator[bool]:
+        """Tells whether there is anything to record for a result of so many elements.
+
+        Sizes that leave none are no decision, once others of their class have decided otherwise:
+        steps that are recorded within it are not called for them.
+
+        Args:
+            elements: How many there are.
+        """
+        if has_varied([elements]) and not never_less(elements, 1):
+            with self.only_if(elements):
+                yield True
+        else:
+            yield bool(elements)
 
     def graph_body(self, graph: Graph) -> GraphBody:
         """A runner for a body, to be passed to a step; see :class:`GraphBody`."""

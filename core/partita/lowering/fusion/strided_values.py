@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from partita.lowering.geometry.slices import taken
 from partita.lowering.graph import Node, Value
-from partita.lowering.shapes.symbolic_size import always_equal
+from partita.lowering.shapes.symbolic_size import always_equal, found_equal
 
 Dims = tuple[int, ...]
 Shapes = Mapping[Value, Dims]
@@ -53,7 +52,7 @@ class Strided:
         """
         strides = self._strides_in(shape, always_equal)
         if strides is None:
-            strides = self._strides_in(shape, operator.eq)
+            strides = self._strides_in(shape, found_equal)
         return None if strides is None else replace(self, shape=shape, strides=strides)
 
     def _strides_in(self, shape: Dims, same: Callable[[int, int], bool]) -> Dims | None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from partita.errors import OperandError
 from partita.lowering.graph import Node
+from partita.lowering.shapes.symbolic_size import Number, evaluated, has_varied, never_less
 
 
 def axis_of(node: Node, axis: int, rank: int) -> int:
@@ -68,3 +69,20 @@ def distinct_axes(node: Node, axes: Iterable[int], rank: int) -> list[int]:
             f"tensor of {rank} dimensions."
         )
     return found
+
+
+def copied_if_0(size: Number, shape: Sequence[Number], axis: int) -> Number:
+    """A size that a Reshape gives an axis, where 0 copies that of the input.
+
+    Args:
+        size: What it is given; it may stand for others, some of them 0.
+        shape: Of the input.
+        axis: The axis.
+    """
+    if has_varied([size]) and axis < len(shape) and not never_less(size, 1):
+        return evaluated(_copied_if_0, size, shape[axis])
+    return shape[axis] if size == 0 else size
+
+
+def _copied_if_0(size: int, own: int) -> int:
+    return size or own

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from partita.errors import OperandError
 from partita.lowering.graph import Node
 from partita.lowering.program import Operand
-from partita.lowering.shapes.symbolic_size import highest
+from partita.lowering.shapes.symbolic_size import evaluated, has_varied, highest, settled
 
 
 def strides_of(shape: Sequence[int]) -> list[int]:
@@ -38,18 +38,43 @@ class Box(NamedTuple):
 
         Args:
             node: Whose box it is.
-            sizes: Of the box, all at least 1.
+            sizes: Of the box, at least 1, or sizes that stand for others, some of them 0.
 
         Raises:
             OperandError: It does.
         """
-        ends = [(n - 1) * step for n, step in zip(sizes, self.strides, strict=True)]
-        # An end of 0 adds nothing to either: whether it is that is no decision by sizes.
-        first = self.start - sum(highest(-end, 0) for end in ends)
-        last = self.start + sum(highest(end, 0) for end in ends)
-        if first < 0 or last >= self.tensor.size:
+        numbers = self.tensor.size, self.start, *sizes, *self.strides
+        if has_varied(numbers):
+            beyond = settled(evaluated(_reaches_beyond, *numbers))
+        else:
+            ends = [(n - 1) * step for n, step in zip(sizes, self.strides, strict=True)]
+            # An end of 0 adds nothing to either: whether it is that is no decision by sizes.
+            first = self.start - sum(highest(-end, 0) for end in ends)
+            last = self.start + sum(highest(end, 0) for end in ends)
+            beyond = first < 0 or last >= self.tensor.size
+        if beyond:
             raise OperandError(
                 f"Operation '{node.name}' ({node.model_kind}) would copy elements beyond a tensor "
                 f"of shape {list(self.tensor.shape)}; check the shapes and attributes that lead to "
                 "it."
             )
+
+
+def _reaches_beyond(elements: int, start: int, *box: int) -> bool:
+    """Whether a box reaches beyond so many elements.
+
+    Args:
+        elements: Of the tensor.
+        start: The element where the box starts.
+        box: Its sizes, and behind them its strides.
+    """
+    axes = len(box) // 2
+    first = last = start
+    for n, step in zip(box[:axes], box[axes:], strict=True):
+        if n == 0:
+            return False
+        if step < 0:
+            first += (n - 1) * step
+        else:
+            last += (n - 1) * step
+    return first < 0 or last >= elements

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from partita.lowering.shapes.symbolic_size import Size
+from partita.lowering.shapes.symbolic_size import Size, always_equal
 
 
 def broadcast(*shapes: Sequence[int]) -> tuple[int, ...]:
@@ -36,6 +36,33 @@ def broadcast(*shapes: Sequence[int]) -> tuple[int, ...]:
 def is_repeated_to(size: int, whole: int) -> bool:
     """Whether an axis of this size is broadcast to `whole`: it is as large, or 1."""
     return _is_one(size) or size == whole or size == 1
+
+
+def repeating_strides(
+    shape: Sequence[int], strides: Sequence[int], whole: Sequence[int]
+) -> list[int]:
+    """Elements from one to the next along the axes that a shape is broadcast to.
+
+    A size that varies is asked whether it is 1 only if it is not the one that it meets.
+
+    Args:
+        shape: What is broadcast.
+        strides: Elements from one to the next along its axes.
+        whole: What it is broadcast to; it has as many axes, or more in front of them.
+
+    Returns:
+        One for each axis of `whole`; 0 where an element is repeated.
+    """
+    lead = len(whole) - len(shape)
+    axes = zip(shape, strides, whole[lead:], strict=True)
+    own = [0 if _is_repeated(size, out) else step for size, step, out in axes]
+    return [0] * lead + own
+
+
+def _is_repeated(size: int, whole: int) -> bool:
+    if isinstance(size, Size) and always_equal(size, whole):
+        return False
+    return size == 1
 
 
 def _is_one(size: int) -> bool:

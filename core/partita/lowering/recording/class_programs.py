@@ -83,7 +83,7 @@ class ClassPrograms:
     def _record(self, numbers: Sequence[Any]) -> RecordedProgram | None:
         """What emitters say for sizes that stand for others; ``None`` if they need numbers."""
         recording, sizes, inputs, values = self._shapes.fork(numbers)
-        recording.varied = bool(self._recorded)
+        recording.varied = recording.varied or bool(self._recorded)
         graph, arrange = self._shapes.graph(sizes), self._owner.target.arrange
         try:
             known = self._shapes.known(sizes)

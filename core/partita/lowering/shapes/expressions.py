@@ -32,6 +32,10 @@ class Expressions:
 
     Equal expressions are one where :class:`LinearForm` tells: what a convolution with padding
     makes of a size is that size, and needs no step and no decision.
+
+    Attributes:
+        varied: Whether other sizes of the graph, or of the class, have decided otherwise, so that
+            ways that few sizes take are worth being recorded, too.
     """
 
     def __init__(self) -> None:
@@ -47,6 +51,7 @@ class Expressions:
         self._decided: set[Any] = set()
         self._asked: set[int] = set()
         self._closed = self._pruned = False
+        self.varied = False
 
     def fork(self, values: Sequence[Any]) -> Self:
         """A recording that goes on where this one ended.
@@ -63,6 +68,7 @@ class Expressions:
         other._bounds = dict(self._bounds)
         other._decided = set(self._decided)
         other._inputs = list(self._inputs)
+        other.varied = self.varied
         return other
 
     @property
@@ -87,14 +93,30 @@ class Expressions:
             self._factors, self._quotients, self._bounds = {}, {}, {}
 
     def _prune(self) -> None:
-        needed, kept = set(self._asked), []
-        for step in reversed(self._steps):
-            place, _, left, right, _ = step
-            if place < 0 or place in needed:
-                kept.append(step)
-                needed.update(left if right < 0 else (left, right))
-        self._steps = kept[::-1]
+        """Leaves decisions and what they need, and behind these what else is asked for."""
+        needed: set[int] = set()
+        decisive, asked = self._needed(self._steps, needed)
+        needed.update(self._asked)
+        self._steps = decisive + self._needed(asked, needed)[0]
         self._pruned = True
+
+    @staticmethod
+    def _needed(steps: Sequence[_Step], needed: set[int]) -> tuple[list[_Step], list[_Step]]:
+        """The decisions among steps, and those whose places are needed; and all others.
+
+        Args:
+            steps: In their order, which both lists keep.
+            needed: Places; those that are needed for them are added.
+        """
+        kept: list[_Step] = []
+        others: list[_Step] = []
+        for step in reversed(steps):
+            place, _, left, right, _ = step
+            is_needed = place < 0 or place in needed
+            (kept if is_needed else others).append(step)
+            if is_needed:
+                needed.update(left if right < 0 else (left, right))
+        return kept[::-1], others[::-1]
 
     def ask_for(self, place: int) -> int:
         """The place, whose value :meth:`repeat` computes from now on in any case.

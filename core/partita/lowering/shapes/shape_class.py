@@ -244,6 +244,7 @@ def learn(
     specs: Sequence[Spec],
     varying: Axes,
     values: Mapping[int, Array],
+    varied: bool = False,
 ) -> ShapeClass | None:
     """The class of these shapes; ``None`` if results of some operators cannot be predicted.
 
@@ -258,8 +259,10 @@ def learn(
         specs: Shape and type of every input.
         varying: The sizes and elements that other inputs of the class may have otherwise.
         values: The elements of inputs that are known before a run, integers of 64 bits.
+        varied: Whether the graph has a class already, which these sizes are not of.
     """
     recording = Recording()
+    recording.varied = varied
     pattern, inputs = [], {}
     for index, (value, (shape, dtype)) in enumerate(zip(graph.inputs, specs, strict=True)):
         given = values.get(index)

@@ -40,14 +40,11 @@ class Recording(Expressions):
 
     Attributes:
         exact: Whether somebody got hold of a number since the recording began, or was forked.
-        varied: Whether other sizes of its class have decided otherwise, so that ways that few
-            sizes take are worth being recorded, too.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.exact = False
-        self.varied = False
 
     def sizes(self) -> list[Size]:
         """All values there are, as sizes of this recording."""
@@ -275,6 +272,17 @@ def assumed(n: Number) -> Number:
     recording asks, and a second one serves the sizes that it does not, instead of one for each way.
     """
     return n.value if has_varied([n]) else n
+
+
+def found_equal(x: Number, z: Number) -> bool:
+    """Whether two numbers are the same, for what is merely faster where they are.
+
+    That they are not is no decision, as it serves all others too. That they are is one, unless it
+    is known for all; once sizes of their class have decided otherwise, it is not asked.
+    """
+    if always_equal(x, z):
+        return True
+    return present(x) == present(z) and not has_varied([x, z]) and bool(x == z)
 
 
 def same_number(n: Number) -> tuple[bool, int]:

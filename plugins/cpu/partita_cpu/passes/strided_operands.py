@@ -13,7 +13,9 @@ from collections.abc import Mapping, Sequence
 from partita.lowering import Graph, Node, Value
 from partita.lowering.fusion.rewriting import origins
 from partita.lowering.fusion.strided_values import Strided, is_reshape, seen_through, takes_elements
+from partita.lowering.geometry.broadcasting import repeating_strides
 from partita.lowering.nhwc.conversion import SINGLE, Shapes
+from partita.lowering.shapes.symbolic_size import found_equal
 from partita_cpu.kernels.elementwise.broadcast_loops import merged_loops, strides_in
 from partita_cpu.kernels.elementwise.strided_rows import OPERATORS, STRIDED
 
@@ -112,11 +114,11 @@ class _Reading:
 
     def _strides(self, node: Node, parts: Mapping[int, _Part]) -> list[list[int]]:
         """Of both operands, along the axes of the result."""
-        ndim = len(self._shape_of(node.result))
+        shape = self._shape_of(node.result)
         return [
-            _aligned(parts[place][0], ndim)
+            repeating_strides(parts[place][0].shape, parts[place][0].strides, shape)
             if place in parts
-            else strides_in(self._shape_of(value), ndim)
+            else strides_in(self._shape_of(value), shape)
             for place, value in enumerate(node.inputs)
         ]
 
@@ -155,11 +157,5 @@ class _Reading:
 
 def _lies_in_rows(view: Strided) -> bool:
     """Whether elements along the last axis that is longer than 1 lie side by side."""
-    steps = [step for size, step in zip(view.shape, view.strides, strict=True) if size != 1]
-    return not steps or steps[-1] == 1
-
-
-def _aligned(view: Strided, ndim: int) -> list[int]:
-    """Elements from one to the next along so many axes, the last ones; 0 where one is repeated."""
-    own = [0 if size == 1 else step for size, step in zip(view.shape, view.strides, strict=True)]
-    return [0] * (ndim - len(own)) + own
+    axes = zip(reversed(view.shape), reversed(view.strides), strict=True)
+    return next((step for size, step in axes if not found_equal(size, 1)), 1) == 1

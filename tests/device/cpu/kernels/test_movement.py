@@ -13,7 +13,8 @@ from single_op import assert_same, check, model_of, normal, run_ours, run_shared
 from partita.errors import CompileError
 from partita.lowering import lower_proto
 from partita.lowering.geometry.boxes import strides_of
-from partita_cpu.kernels.movement.strided_copy import copy_nd, plan_copy
+from partita_cpu.kernels.movement.copy_plan import plan_copy, plan_length, plan_loops
+from partita_cpu.kernels.movement.strided_copy import copy_nd
 
 
 def int64(*values: int) -> np.ndarray:
@@ -37,6 +38,29 @@ def test_any_strided_copy(data):
     for tid in range(threads):
         copy_nd(source, result, plan, tid, threads)
     np.testing.assert_array_equal(result[: expected.size].reshape(dims), expected)
+
+
+@examples(200)
+@given(st.data())
+def test_plans_of_numbers_are_those_that_programs_make(data):
+    draw = data.draw
+    rank = draw(st.integers(0, 6))
+    dims = [draw(st.sampled_from([0, 1, 1, 2, 5, 8, 24, 256])) for _ in range(rank)]
+    order = draw(st.permutations(range(rank)))
+    steps = strides_of([dims[axis] for axis in order])
+    moves = [
+        steps[order.index(axis)] * draw(st.sampled_from([1, 1, 0, -1])) for axis in range(rank)
+    ]
+    due = plan_copy(dims, moves, strides_of(dims), 3, 5)
+    box = np.array([*dims, *moves, *strides_of(dims), 3, 5], np.int64)
+    plan = np.full(plan_length(rank), 99, np.int64)
+    for tid in range(2):
+        plan_loops(box, plan, rank, tid, 2)
+    np.testing.assert_array_equal(plan[: due.size], due)
+    if 0 in dims:
+        target = np.full(9, 7, np.uint32)
+        copy_nd(np.zeros(9, np.uint32), target, plan, 0, 1)
+        np.testing.assert_array_equal(target, 7)
 
 
 @pytest.mark.parametrize(

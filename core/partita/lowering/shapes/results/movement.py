@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from partita.lowering.geometry.axes import axis_of
+from partita.lowering.geometry.axes import axis_of, copied_if_0
 from partita.lowering.geometry.broadcasting import broadcast
 from partita.lowering.geometry.slices import taken
 from partita.lowering.graph import Node
@@ -50,7 +50,7 @@ def _reshape(node: Node, operands: Any) -> Sequence[int] | None:
     if dims is None:
         return None
     if not node.attrs.get("allowzero", 0):
-        dims = [x.shape[axis] if dim == 0 else dim for axis, dim in enumerate(dims)]
+        dims = [copied_if_0(dim, x.shape, axis) for axis, dim in enumerate(dims)]
     if -1 in dims:
         known = -math.prod(dims)
         if not known:

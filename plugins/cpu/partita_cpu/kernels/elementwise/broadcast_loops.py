@@ -14,7 +14,8 @@ import numpy as np
 from partita.errors import OperandError
 from partita.lowering import Array, Builder, Operand
 from partita.lowering.geometry import broadcasting
-from partita.lowering.shapes.symbolic_size import integers
+from partita.lowering.geometry.boxes import strides_of
+from partita.lowering.shapes.symbolic_size import found_equal, integers
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.scalar.instructions import wide_vectors
 
@@ -194,7 +195,7 @@ def loop_nest(
         Their lengths, outermost first, and for each operand its strides in elements, 0 where it
         is repeated; or ``None`` if the operands alternate too often for four loops.
     """
-    return merged_loops(shape, [strides_in(operand.shape, len(shape)) for operand in operands])
+    return merged_loops(shape, [strides_in(operand.shape, shape) for operand in operands])
 
 
 def merged_loops(
@@ -204,11 +205,11 @@ def merged_loops(
     lengths: list[int] = []
     merged: list[list[int]] = [[] for _ in strides]
     for axis, length in enumerate(shape):
-        if length == 1:
+        if found_equal(length, 1):
             continue
         steps = [stride[axis] for stride in strides]
         if lengths and all(
-            own[-1] == step * length for own, step in zip(merged, steps, strict=True)
+            found_equal(own[-1], step * length) for own, step in zip(merged, steps, strict=True)
         ):
             lengths[-1] *= length
             for own, step in zip(merged, steps, strict=True):
@@ -225,14 +226,14 @@ def merged_loops(
     return [1] * missing + lengths, [[0] * missing + own for own in merged]
 
 
-def strides_in(shape: Sequence[int], ndim: int) -> list[int]:
-    """Elements from one to the next along so many axes, the last ones; 0 where one is repeated."""
-    strides = [0] * ndim
-    step = 1
-    for back, length in enumerate(reversed(shape), 1):
-        strides[ndim - back] = 0 if length == 1 else step
-        step *= length
-    return strides
+def strides_in(shape: Sequence[int], whole: Sequence[int]) -> list[int]:
+    """Elements from one to the next along the axes of a shape; 0 where one is repeated.
+
+    Args:
+        shape: Of what is broadcast to it.
+        whole: The shape.
+    """
+    return broadcasting.repeating_strides(shape, strides_of(shape), whole)
 
 
 def expand(source: Array, target: Array) -> None:
@@ -263,15 +264,16 @@ def emit_broadcast(
             f"Operation '{b.node.name}' ({b.node.model_kind}): the shapes {listed} do not "
             f"broadcast to {list(y.shape)}; check the shapes of the inputs."
         )
-    if y.size == 0:
-        return
-    nest = loop_nest(y.shape, operands)
-    if nest is None:
-        operands = [_expanded(b, operand, y.shape) for operand in operands]
+    with b.if_any(y.size) as is_any:
+        if not is_any:
+            return
         nest = loop_nest(y.shape, operands)
-    lengths, strides = nest or ([], [])
-    plan = integers([*lengths, *(step for own in strides for step in own)])
-    b.call(kernel, *(b.flat(operand) for operand in operands), b.flat(y), b.constant(plan), *args)
+        if nest is None:
+            operands = [_expanded(b, operand, y.shape) for operand in operands]
+            nest = loop_nest(y.shape, operands)
+        lengths, strides = nest or ([], [])
+        plan = b.constant(integers([*lengths, *(step for own in strides for step in own)]))
+        b.call(kernel, *(b.flat(operand) for operand in operands), b.flat(y), plan, *args)
 
 
 def _expanded(b: Builder, x: Operand, shape: tuple[int, ...]) -> Operand:
@@ -293,6 +295,7 @@ def emit_map(b: Builder, kernel: Kernel, x: Operand, dtype: Any = None, *args: A
         args: Numbers that it takes besides.
     """
     y = b.empty(x.shape, x.dtype if dtype is None else dtype)
-    if x.size:
-        b.call(kernel, b.flat(x), b.flat(y), *args)
+    with b.if_any(x.size) as is_any:
+        if is_any:
+            b.call(kernel, b.flat(x), b.flat(y), *args)
     return y

@@ -102,8 +102,7 @@ def emit_combined(b: Builder, verb: str, pair: tuple[Operand, Operand], y: Opera
     Returns:
         Whether it was recorded; not other types than float32, and not on machines without kernels.
     """
-    ndim = len(y.shape)
-    parts = [RowOperand(x, strides_in(x.shape, ndim)) for x in pair]
+    parts = [RowOperand(x, strides_in(x.shape, y.shape)) for x in pair]
     return emit_rows(b, verb, (parts[0], parts[1]), y)
 
 
@@ -115,12 +114,12 @@ def emit_rows(b: Builder, verb: str, pair: tuple[RowOperand, RowOperand], y: Ope
     nest = merged_loops(y.shape, [part.strides for part in pair])
     if nest is None or y.dtype != (np.bool_ if verb in COMPARISONS else np.float32):
         return False
-    if not y.size:
-        return True
-    name, plan = nest_of(*nest, (pair[0].start, pair[1].start))
-    flat = (b.flat(operand) for operand in (pair[0].tensor, pair[1].tensor, y))
-    kernel = b.constant(row_kernel(policy.level, verb, name))
-    b.call(combine_nest, *flat, kernel, b.constant(integers(plan)))
+    with b.if_any(y.size) as is_any:
+        if is_any:
+            name, plan = nest_of(*nest, (pair[0].start, pair[1].start))
+            flat = (b.flat(operand) for operand in (pair[0].tensor, pair[1].tensor, y))
+            kernel = b.constant(row_kernel(policy.level, verb, name))
+            b.call(combine_nest, *flat, kernel, b.constant(integers(plan)))
     return True
 
 

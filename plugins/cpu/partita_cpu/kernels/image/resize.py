@@ -357,7 +357,7 @@ def _resampled(
             b.call_numpy(_settle, wide)
         return emit_cast(b, wide, x.dtype)
     y = x
-    order = [k for k, axis in enumerate(axes) if not axis.is_identity]
+    order = [k for k, axis in enumerate(axes) if has_varied(axis[:3]) or not axis.is_identity]
     order.sort(key=lambda k: (assumed(evaluated(_growth, axes[k].out, axes[k].size)), -k))
     if mode == "nearest" and len(order) == 2 and abs(order[0] - order[1]) == 1:
         first = min(order)
@@ -433,8 +433,12 @@ def _mixed(b: Builder, x: Operand, number: int, axis: AxisSizes, how: Interpolat
     return y
 
 
-def _table(how: Interpolation, kind: Any, *axis: Any) -> tuple[Array, Array]:
-    return table(how, kind, Axis(*axis))
+def _table(how: Interpolation, kind: Any, *numbers: Any) -> tuple[Array, Array]:
+    """The taps of an axis; of one that stays as it is each element itself."""
+    axis = Axis(*numbers)
+    if axis.is_identity:
+        return np.arange(axis.out), np.ones((axis.out, 1), kind)
+    return table(how, kind, axis)
 
 
 def _width(found: tuple[Array, Array]) -> int:

@@ -14,7 +14,7 @@ from partita.lowering import Builder, Node, Operand
 from partita.lowering.geometry.axes import distinct_axes
 from partita.lowering.geometry.boxes import Box, strides_of
 from partita.lowering.kernel_table import refused_choice
-from partita.lowering.shapes.symbolic_size import has_varied
+from partita.lowering.shapes.symbolic_size import found_equal
 from partita_cpu.kernels.movement.index_steps import taken
 from partita_cpu.kernels.movement.rearrange import axes_of, ints
 from partita_cpu.kernels.movement.strided_copy import copy_box
@@ -58,15 +58,14 @@ def padded(
 ) -> Operand:
     """`x` with constant borders; negative borders cut off.
 
-    Borders that sizes tell are asked whether there are any in the first recording of a class alone.
+    Borders that sizes tell are asked whether there are none only where that is so at hand.
     """
     shape = [n + lo + hi for n, lo, hi in zip(x.shape, before, after, strict=True)]
-    unasked = has_varied((*before, *after))
-    if not unasked and not any(before) and not any(after):
+    if all(found_equal(border, 0) for border in (*before, *after)):
         return b.view(x, shape)
     y = b.empty(shape, x.dtype)
     kept = [n + min(0, lo) + min(0, hi) for n, lo, hi in zip(x.shape, before, after, strict=True)]
-    if unasked or any(n <= 0 for n in kept) or kept != shape:
+    if any(n <= 0 for n in kept) or not all(map(found_equal, kept, shape)):
         copy_box(b, Box(b.flat(value), (0,)), Box(y, (1,)), (y.size,))
     if all(n > 0 for n in kept):
         source, target = strides_of(x.shape), strides_of(shape)

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 from partita.errors import OperandError
 from partita.lowering import Builder, Node, Operand
-from partita.lowering.geometry.axes import axis_of, distinct_axes
+from partita.lowering.geometry.axes import axis_of, copied_if_0, distinct_axes
 from partita.lowering.geometry.boxes import Box, strides_of
-from partita.lowering.geometry.broadcasting import broadcast, is_repeated_to
+from partita.lowering.geometry.broadcasting import broadcast, is_repeated_to, repeating_strides
 from partita.lowering.geometry.slices import taken
-from partita.lowering.shapes.symbolic_size import has_varied, never_less
+from partita.lowering.shapes.symbolic_size import found_equal
 from partita_cpu.kernels.movement.strided_copy import MOVABLE, copy_box
 from partita_cpu.kernels.operator_table import INDICES, INT64, kernel
 from partita_cpu.nhwc.transpose import emit_transpose
@@ -29,7 +29,7 @@ def transposed(b: Builder, x: Operand, perm: Sequence[int]) -> Operand:
     shape = [x.shape[axis] for axis in perm]
     # Only of two that pass one another: sizes of the rest, such as a batch, are not decided by.
     passing = ((one, other) for one, other in itertools.combinations(perm, 2) if one > other)
-    if all(x.shape[one] == 1 or x.shape[other] == 1 for one, other in passing):
+    if all(any(found_equal(x.shape[axis], 1) for axis in pair) for pair in passing):
         return b.view(x, shape)
     turned = emit_transpose(b, x, perm)
     if turned is not None:
@@ -60,11 +60,11 @@ def expanded(b: Builder, x: Operand, shape: Sequence[int]) -> Operand:
             f"Operation '{b.node.name}' ({b.node.model_kind}): a tensor of shape {list(x.shape)} "
             f"does not broadcast to {list(shape)}."
         )
-    if x.size == math.prod(shape):
+    if found_equal(x.size, math.prod(shape)):
         return b.view(x, shape)
     y = b.empty(shape, x.dtype)
-    steps = [0 if n == 1 else s for n, s in zip(x.shape, strides_of(x.shape), strict=True)]
-    copy_box(b, Box(x, [0] * (len(shape) - x.ndim) + steps), Box(y, strides_of(shape)), shape)
+    steps = repeating_strides(x.shape, strides_of(x.shape), shape)
+    copy_box(b, Box(x, steps), Box(y, strides_of(shape)), shape)
     return y
 
 
@@ -102,7 +102,7 @@ def reshape(b: Builder, node: Node, x: Operand, shape: Operand | None = None) ->
                 f"Operation '{node.name}' (Reshape) copies a dimension that its input of shape "
                 f"{list(x.shape)} does not have: shape {dims}."
             )
-        dims = [x.shape[axis] if dim == 0 else dim for axis, dim in enumerate(dims)]
+        dims = [copied_if_0(dim, x.shape, axis) for axis, dim in enumerate(dims)]
     if -1 in dims:
         known = -math.prod(dims)
         dims[dims.index(-1)] = x.size // known if known else 0
@@ -187,14 +187,6 @@ def split(b: Builder, node: Node, x: Operand, sizes: Operand | None = None) -> t
     return tuple(pieces)
 
 
-def _is_whole(part: Sequence[int], whole: Sequence[int]) -> bool:
-    """Whether sizes are the same; only if it is known, once sizes have decided otherwise."""
-    if has_varied((*part, *whole)):
-        pairs = list(zip(part, whole, strict=True))
-        return all(never_less(n, m) and never_less(m, n) for n, m in pairs)
-    return tuple(part) == tuple(whole)
-
-
 @kernel("Slice", dtypes={0: MOVABLE, 1: INDICES, 2: INDICES, 3: INDICES, 4: INDICES})
 def slice_(
     b: Builder,
@@ -216,7 +208,7 @@ def slice_(
     for axis, start, end, step in zip(along, first, last, by, strict=True):
         begins[axis], shape[axis] = taken(x.shape[axis], start, end, step)
         moves[axis] = step * strides[axis]
-    if _is_whole(shape, x.shape) and moves == strides:
+    if all(map(found_equal, shape, x.shape)) and moves == strides:
         return b.view(x, x.shape)
     y = b.empty(shape, x.dtype)
     offset = sum(begin * s for begin, s in zip(begins, strides, strict=True))
