@@ -10,6 +10,10 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
+_COUNTED_FOR = 8
+"""All values are counted again when one in so many is new: to count them takes as long as many."""
+
+
 class RecentlyUsed(Generic[K, V]):
     """Values by key, of at most so many bytes together; the one added last always stays.
 
@@ -17,13 +21,15 @@ class RecentlyUsed(Generic[K, V]):
 
     Args:
         most_bytes: The bound.
-        size_of: What keeping a value costs, in bytes. Asked when room is needed: values may grow.
+        size_of: What keeping a value costs, in bytes. Asked again and again: values may grow.
     """
 
     def __init__(self, most_bytes: int, size_of: Callable[[V], int]) -> None:
         self.most_bytes = most_bytes
         self._size_of = size_of
         self._values: OrderedDict[K, V] = OrderedDict()
+        self._bytes = 0  # of all values, but for what they have grown by since they were counted
+        self._added = 0  # since then
 
     def __len__(self) -> int:
         return len(self._values)
@@ -49,17 +55,23 @@ class RecentlyUsed(Generic[K, V]):
 
     def add(self, key: K, value: V) -> None:
         """Adds a value, and forgets those used least recently until all have room."""
+        self.discard(key)
         self._values[key] = value
-        self._values.move_to_end(key)
-        total = self.nbytes
-        while total > self.most_bytes and len(self._values) > 1:
+        self._bytes += self._size_of(value)
+        self._added += 1
+        if self._added * _COUNTED_FOR > len(self._values):
+            self._bytes, self._added = self.nbytes, 0
+        while self._bytes > self.most_bytes and len(self._values) > 1:
             _, forgotten = self._values.popitem(last=False)
-            total -= self._size_of(forgotten)
+            self._bytes -= self._size_of(forgotten)
 
     def discard(self, key: K) -> None:
         """Forgets a value, if it is there."""
-        self._values.pop(key, None)
+        value = self._values.pop(key, None)
+        if value is not None:
+            self._bytes -= self._size_of(value)
 
     def clear(self) -> None:
         """Forgets all."""
         self._values.clear()
+        self._bytes = self._added = 0

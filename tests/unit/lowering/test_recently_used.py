@@ -35,3 +35,30 @@ def test_values_that_have_grown_count_as_they_are():
     first.extend(bytes(9))
     cache.add("second", bytearray(1))
     assert list(cache) == ["second"]
+
+
+def test_values_are_counted_seldom_however_many_there_are():
+    asked = []
+    cache = RecentlyUsed[int, bytes](1 << 20, lambda value: asked.append(value) or 1)
+    for key in range(1000):
+        cache.add(key, b"")
+    assert len(asked) < 12 * 1000
+    assert len(cache) == cache.nbytes == 1000
+
+
+def test_a_value_that_replaces_another_counts_alone():
+    cache = RecentlyUsed[str, bytearray](10, len)
+    for size in (6, 7, 8):
+        cache.add("again", bytearray(size))
+    cache.add("other", bytearray(2))
+    assert list(cache) == ["again", "other"]
+
+
+def test_room_is_made_among_many_values():
+    cache = RecentlyUsed[int, bytes](100, len)
+    for key in range(1000):
+        cache.add(key, b"x")
+        if key % 3 == 0:
+            cache.discard(key)
+    assert cache.nbytes == 99
+    assert list(cache)[-1] == 998
