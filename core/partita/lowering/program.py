@@ -273,6 +273,10 @@ class Continuation:
     outputs: tuple[int, ...]
 
 
+Arguments = tuple[tuple[int, int], ...]
+"""Arguments of steps, by the numbers of the step and of itself."""
+
+
 class Recorded(NamedTuple):
     """Where a program comes from that was recorded for a class of shapes.
 
@@ -282,7 +286,7 @@ class Recorded(NamedTuple):
         works: :attr:`Step.work` of each step.
         idle: Numbers of the steps that are not called, by :attr:`Step.when`.
         late: The results of steps that tell their shapes when they have run.
-        elements: The elements of a constant argument, by the numbers of its step and of itself.
+        elements: The elements of constant arguments, by the numbers of the step and of itself.
     """
 
     made: Any
@@ -290,7 +294,7 @@ class Recorded(NamedTuple):
     works: Sequence[int]
     idle: Sequence[int]
     late: Set[Operand]
-    elements: Callable[[int, int], Array]
+    elements: Callable[[Arguments], list[Array]]
 
 
 @dataclass(slots=True)
@@ -348,17 +352,11 @@ class Program:
         """The numbers of the steps that are not called."""
         return () if self.recorded is None else self.recorded.idle
 
-    def elements(self, number: int, position: int) -> Array:
-        """The elements of a constant argument of a step.
-
-        Args:
-            number: Of the step.
-            position: Of the argument.
-        """
+    def elements(self, arguments: Arguments) -> list[Array]:
+        """The elements of constant arguments; soonest where the same ones are asked for again."""
         if self.recorded is not None:
-            return self.recorded.elements(number, position)
-        elements: Array = self.steps[number].args[position].const
-        return elements
+            return self.recorded.elements(arguments)
+        return [self.steps[number].args[position].const for number, position in arguments]
 
 
 def bytes_of_calls(steps: Sequence[Step], ops: Sequence[OpRecord]) -> int:

@@ -106,6 +106,8 @@ class Port:
         for have, want in zip(shape, due, strict=True):
             if have != want and isinstance(want, int):
                 return False
+        if not self.bounds:
+            return True
         for have, allowed in zip(shape, self.bounds, strict=False):
             if allowed is None:
                 continue

@@ -315,23 +315,23 @@ class RequestTensors(ProcessBound):
             inputs = self._state.completed(inputs)
         if copy or not self._inputs.try_set(inputs, at_once=False):
             try:
-                self._inputs.set(inputs, copy, self._own)
+                self._inputs.set(inputs, copy, self._keeper())
             except MemoryError as error:
                 raise DeviceMemoryError(
                     f"The host has no room for the inputs of {self.compiled_model!r}: "
                     f"{str(error) or 'give smaller ones'}"
                 ) from error
 
-    def _own(self, tensor: Tensor) -> Tensor:
-        """An input that may be kept; see :meth:`RequestOutputs.keepable`."""
-        return self._outputs.keepable(tensor, self._leave_results)
+    def _keeper(self) -> Callable[[Tensor], Tensor]:
+        """See :meth:`RequestOutputs.keeper`."""
+        return self._outputs.keeper(self._leave_results)
 
     def _leave_results(self) -> bool:
         """Asks the runner to give up the last results, unless a call is bound to write to them."""
         return self._may_leave_results and self.runner.leave_results()
 
     def _put(self, port: Port, tensor: Tensor) -> None:
-        self._inputs.set({port.name: tensor}, True, self._own)
+        self._inputs.set({port.name: tensor}, True, self._keeper())
 
     def _initial_state(self, variables: Sequence[Variable]) -> RequestState | None:
         """The model's variables with their initial values."""
@@ -341,7 +341,7 @@ class RequestTensors(ProcessBound):
             variables,
             self.model_inputs,
             self.model_outputs,
-            lambda tensors, copy: self._inputs.set(tensors, copy, self._own),
+            lambda tensors, copy: self._inputs.set(tensors, copy, self._keeper()),
             self.get_input_tensor,
             self._memory,
             self._while_idle,

@@ -47,37 +47,31 @@ class ResultCheck:
     def fault(
         self,
         results: Sequence[Tensor],
-        shapes: Sequence[Shape],
-        sizes: Mapping[str, int] | None = None,
+        shapes: tuple[Shape, ...],
     ) -> str:
         """What is wrong with results, as the end of a sentence about their device; or nothing.
 
         Args:
             results: What the device returned.
             shapes: The shapes of the whole model's inputs in this run.
-            sizes: What :meth:`ExpectedShapes.sizes` finds of them, if that is known already.
         """
-        given, found = tuple(map(tuple, shapes)), _host_specs(results)
-        if found is not None and self._passed.get(given) == found:
+        found = _host_specs(results)
+        if found is not None and self._passed.get(shapes) == found:
             return ""
-        fault = self._fault(results, shapes, sizes)
+        fault = self._fault(results, shapes)
         if found is not None and not fault:
-            self._passed[given] = found
+            self._passed[shapes] = found
             if len(self._passed) > _MOST:
                 del self._passed[next(iter(self._passed))]
         return fault
 
-    def _fault(
-        self,
-        results: Sequence[Tensor],
-        shapes: Sequence[Shape],
-        sizes: Mapping[str, int] | None,
-    ) -> str:
+    def _fault(self, results: Sequence[Tensor], shapes: tuple[Shape, ...]) -> str:
         ports = self._ports
         if not isinstance(results, Sequence):
             return f"returned {type(results).__name__}; expected a list of {len(ports)} tensors"
         if len(results) != len(ports):
             return f"returned {len(results)} tensors; expected {len(ports)}"
+        sizes: Mapping[str, int] = {} if self._fixed is not None else self._due.sizes(shapes)
         for port, tensor in zip(ports, results, strict=True):
             if not isinstance(tensor, Tensor):
                 return f"returned {type(tensor).__name__} for '{port.name}'; expected a tensor"
@@ -96,8 +90,8 @@ class ResultCheck:
         self,
         port: Port,
         shape: Shape,
-        shapes: Sequence[Shape],
-        sizes: Mapping[str, int] | None,
+        shapes: tuple[Shape, ...],
+        sizes: Mapping[str, int],
     ) -> bool:
         """Whether a shape is the port's; a symbol stands for its size in this run's inputs."""
         due = port.shape
@@ -105,8 +99,6 @@ class ResultCheck:
             return True
         if len(due) != len(shape):
             return False
-        if sizes is None:
-            sizes = self._due.sizes(shapes)
         doubtful = False
         for have, want in zip(shape, due, strict=True):
             if isinstance(want, int):

@@ -7,7 +7,6 @@ a request holds calls that were made for it. To look is cheap: it is done before
 from __future__ import annotations
 
 import ctypes
-import functools
 from typing import Any
 
 import numpy as np
@@ -53,7 +52,7 @@ class ArrayState:
         self._strides, self._writeable = array.strides, array.flags.writeable
         self._word = _word_of(array)
         self._address = self._word.value
-        self.view = HostTensor(array.view())
+        self.view = HostTensor.of(array.view())
 
     def holds(self) -> bool:
         """Whether it is the tensor's array yet, as it was then, read-only or not."""
@@ -79,20 +78,25 @@ class _SlowWord:
         return int(self._array.ctypes.data)
 
 
+_word_at = ctypes.c_ssize_t.from_address
+
+
 def _word_of(array: Array) -> ctypes.c_ssize_t | _SlowWord:
-    if _as_expected():
-        return ctypes.c_ssize_t.from_address(id(array) + _ADDRESS)
-    return _SlowWord(array)
+    return _word_at(id(array) + _ADDRESS) if _AS_EXPECTED else _SlowWord(array)
 
 
 def data_address(array: Array) -> int:
     """Where an array's elements start: numpy takes several times as long to tell."""
-    return _word_of(array).value
+    if _AS_EXPECTED:
+        return _word_at(id(array) + _ADDRESS).value
+    return int(array.ctypes.data)
 
 
-@functools.cache
 def _as_expected() -> bool:
-    """Whether an array's address lies where this module reads it."""
     tried: list[Array] = [np.zeros(5, np.float32), np.zeros((3, 7))[1:]]
-    words = [ctypes.c_ssize_t.from_address(id(array) + _ADDRESS) for array in tried]
+    words = [_word_at(id(array) + _ADDRESS) for array in tried]
     return [word.value for word in words] == [array.ctypes.data for array in tried]
+
+
+_AS_EXPECTED = _as_expected()
+"""Whether an array's address lies where this module reads it."""

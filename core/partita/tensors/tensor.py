@@ -212,6 +212,9 @@ def _an_array(given: Any) -> np.ndarray[Any, Any]:
     raise TypeError(f"A HostTensor holds a numpy array, not {kind}: see numpy.asarray().")
 
 
+_new = object.__new__
+
+
 class HostTensor(Tensor):
     """A tensor in host memory: a numpy array, not copied.
 
@@ -223,9 +226,11 @@ class HostTensor(Tensor):
         TypeError: It is not an array.
     """
 
-    __slots__ = ("_array", "_shape", "device", "dtype", "memory")
+    __slots__ = ("_array", "_shape", "dtype")
 
     _shape: tuple[int, ...]
+    device = HOST
+    memory = HOST
 
     def __init__(self, array: np.ndarray[Any, Any]) -> None:
         if type(array) is not np.ndarray:
@@ -233,8 +238,19 @@ class HostTensor(Tensor):
         self._array = array
         self._shape = array.shape
         self.dtype = array.dtype
-        self.device = HOST
-        self.memory = HOST
+
+    @staticmethod
+    def of(array: np.ndarray[Any, Any]) -> HostTensor:
+        """The tensor of an array; in half the time that the constructor takes.
+
+        Args:
+            array: A numpy array, of no class of its own.
+        """
+        tensor = _new(HostTensor)
+        tensor._array = array
+        tensor._shape = array.shape
+        tensor.dtype = array.dtype
+        return tensor
 
     @classmethod
     def seen_as(

@@ -107,5 +107,5 @@ def test_a_symbol_that_the_file_has_wrong_is_not_held_against_the_device():
     )
     model = partita.Core().read_model(proto)
     check = ResultCheck(model.outputs, ExpectedShapes(model))
-    assert check.fault([HostTensor(X.T.copy())], [(2, 3)]) == ""
-    assert "float32[4, 2] as 'y'" in check.fault([HostTensor(np.ones((4, 2), "f"))], [(2, 3)])
+    assert check.fault([HostTensor(X.T.copy())], ((2, 3),)) == ""
+    assert "float32[4, 2] as 'y'" in check.fault([HostTensor(np.ones((4, 2), "f"))], ((2, 3),))

@@ -16,6 +16,7 @@ import numpy as np
 
 from partita.errors import CompileError
 from partita.lowering.program import (
+    Arguments,
     Array,
     Continuation,
     Operand,
@@ -70,6 +71,7 @@ class RecordedProgram:
         ]
         form.finish()
         self._form = form
+        self._asked: tuple[Arguments, list[tuple[int, Any]]] = (), []
         self._kept_bytes = bytes_of_calls(program.steps, program.ops) + form.table_bytes
 
     def program(self, before: Sequence[Any]) -> Program | None:
@@ -122,15 +124,21 @@ class RecordedProgram:
         operands, offsets = (_made(filled, places) for places in self._offsets)
         return steps, dict(zip(operands, offsets, strict=True))
 
-    def _elements(self, filled: list[Any], number: int, position: int) -> Array:
-        """The elements of a constant argument, of which no operand has to be made."""
+    def _elements(self, filled: list[Any], arguments: Arguments) -> list[Array]:
+        """The elements of constant arguments, of which no operands have to be made."""
+        asked, places = self._asked
+        if asked is not arguments:
+            places = [self._place_of_elements(*argument) for argument in arguments]
+            self._asked = arguments, places
+        return [filled[place] if place >= 0 else array for place, array in places]
+
+    def _place_of_elements(self, number: int, position: int) -> tuple[int, Any]:
+        """Where the elements of a constant argument are, or -1 and the elements themselves."""
         step = self._steps[number]
-        if isinstance(step, _StepForm):
-            thing = filled[self._places[self._starts[number] + 3 + position]]
-        else:
-            thing = step.args[position]
-        elements: Array = filled[thing.const] if isinstance(thing, _OperandForm) else thing.const
-        return elements
+        if not isinstance(step, _StepForm):
+            return -1, step.args[position].const
+        thing = self._form.thing(self._places[self._starts[number] + 3 + position])
+        return (thing.const, None) if isinstance(thing, _OperandForm) else (-1, thing.const)
 
 
 _Getter = Callable[[Sequence[Any]], tuple[Any, ...]]
@@ -264,6 +272,10 @@ class _Form:
     def table_bytes(self) -> int:
         """What the tables take."""
         return self._template.nbytes
+
+    def thing(self, place: int) -> Any:
+        """What is the same for all sizes, or makes what depends on them."""
+        return self._things[place - self._numbers]
 
     def filled(self, numbers: Sequence[Any]) -> list[Any]:
         """All things for these numbers, or what makes them: :func:`_thing`."""

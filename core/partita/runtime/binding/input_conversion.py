@@ -59,6 +59,29 @@ def to_tensor(port: Port, data: Any, copy: bool, room: Room = np.empty) -> Tenso
     return HostTensor(array)
 
 
+def wrapping_test(port: Port) -> Callable[[Array], bool]:
+    """What tells that :func:`to_tensor` would wrap an array without converting or copying it.
+
+    It takes half a microsecond, and is ``False`` of some that would be wrapped.
+    """
+    dtype, due = port.dtype, port.shape
+    if due is None or port.bounds:
+        return lambda array: False
+    rank = len(due)
+    fixed = [(axis, size) for axis, size in enumerate(due) if isinstance(size, int)]
+
+    def is_wrapped(array: Array) -> bool:
+        shape = array.shape
+        if array.dtype is not dtype or len(shape) != rank:
+            return False
+        for axis, size in fixed:
+            if shape[axis] != size:
+                return False
+        return array.flags.carray or is_plain(array)
+
+    return is_wrapped
+
+
 def _is_sequence(data: Any) -> bool:
     """Whether data are arrays in a list, or none: a sequence where no tensor is due."""
     return isinstance(data, (list, tuple)) and all(hasattr(item, "__array__") for item in data)

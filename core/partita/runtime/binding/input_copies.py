@@ -26,6 +26,11 @@ class InputCopies:
         self._last: dict[int, Array] = {}
         self._spare: dict[int, Array] = {}
 
+    @property
+    def are_noted(self) -> bool:
+        """Whether the copy of some input is."""
+        return bool(self._last)
+
     def refill(self, index: int, data: Array) -> Array | None:
         """Copies an array over the last copy of an input; ``None`` if it does not fit there."""
         copy = self._last.get(index)

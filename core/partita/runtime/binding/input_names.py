@@ -45,7 +45,11 @@ class InputNames:
             InputError: An unknown name or index, or more inputs than the model has.
         """
         if isinstance(inputs, Mapping):
-            return [(self.index(key), data) for key, data in inputs.items()]
+            indices = self.indices
+            return [
+                (indices[key] if type(key) is str and key in indices else self.index(key), data)
+                for key, data in inputs.items()
+            ]
         if self._asked == 1 and _is_one_list(inputs):
             return ((0, inputs),)
         if isinstance(inputs, (list, tuple)) and len(inputs) <= len(self._ports):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from partita.errors import InputError
-from partita.runtime.binding.input_conversion import Array, check, to_tensor
+from partita.runtime.binding.input_conversion import Array, check, to_tensor, wrapping_test
 from partita.runtime.binding.input_copies import InputCopies
 from partita.runtime.binding.input_names import InputNames, Inputs
 from partita.runtime.state_memory import StateMemory
@@ -67,6 +67,7 @@ class InputTensors:
     def __init__(self, compiled: CompiledFacts, memory: StateMemory, place: DeviceModel) -> None:
         self._memory = memory
         self._ports = compiled.inputs
+        self._wraps = [wrapping_test(port) for port in compiled.inputs]
         self.names = InputNames(compiled)
         self.given = [p.index for p in compiled.inputs if p.index not in memory.tensors]
         self.tensors: list[Tensor | None] = [memory.tensors.get(p.index) for p in compiled.inputs]
@@ -87,7 +88,13 @@ class InputTensors:
             self._memory.set_sizes(self.shapes())
         for index, tensor in self._memory.tensors.items():
             self.tensors[index] = tensor
-        return [self._view(index, tensor) for index, tensor in enumerate(self.tensors)]
+        views: list[Tensor] = []
+        for index, (given, state) in enumerate(zip(self.tensors, self.states, strict=True)):
+            if state is not None and state.tensor is given and state.holds():
+                views.append(state.view)
+            else:
+                views.append(self._view(index, given))
+        return views
 
     def shapes(self) -> dict[int, tuple[int, ...]]:
         """By input its shape, of all but the state that is updated in place."""
@@ -125,7 +132,10 @@ class InputTensors:
                 self.states[index] = None
                 return tensor
             state = self.states[index] = ArrayState(tensor)
-        if not state.holds():
+            holds = state.array.shape == tensor.shape and state.array.dtype is tensor.dtype
+        else:
+            holds = state.holds()
+        if not holds:
             moved = state.tensor.numpy() is not state.array  # it was given another shape
             source = state.tensor if moved else state.array
             port = self._ports[index]
@@ -159,10 +169,15 @@ class InputTensors:
             same = is_array and data is sources[index]
             if same and not copy and _is_as_before(data, tensors[index]):
                 continue
-            room = functools.partial(self.copies.room, index) if copy else np.empty
-            tensor = tensors[index] = own(to_tensor(ports[index], data, copy, room))
+            if is_array and not copy and self._wraps[index](data):
+                given: Tensor = HostTensor.of(data)
+            else:
+                room = functools.partial(self.copies.room, index) if copy else np.empty
+                given = to_tensor(ports[index], data, copy, room)
+            tensor = tensors[index] = own(given)
             sources[index] = data if is_array and tensor.numpy() is data else tensor
-            self.copies.note(index, tensor, copy and is_array)
+            if copy or self.copies.are_noted:
+                self.copies.note(index, tensor, copy and is_array)
             changed.add(index)
         return Changes(frozenset(changed), tensors, sources, state)
 

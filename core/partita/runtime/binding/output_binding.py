@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -141,7 +142,8 @@ class RequestOutputs:
             PluginError: A result does not fit its port, or the symbols in the ports' shapes.
         """
         if not self._check.is_plain(results):
-            fault = self._check.fault(results, [tensor.shape for tensor in inputs])
+            shapes = tuple([tuple(tensor.shape) for tensor in inputs])
+            fault = self._check.fault(results, shapes)
             if fault:
                 device = self._compiled.device
                 below = [name for name in self._compiled.execution_devices if name != device]
@@ -225,20 +227,25 @@ class RequestOutputs:
             "author of its plugin."
         )
 
-    def keepable(self, tensor: Tensor, leave: Callable[[], bool]) -> Tensor:
-        """An input that may be kept: a copy where the runner cannot read it or would overwrite it.
+    def keeper(self, leave: Callable[[], bool]) -> Callable[[Tensor], Tensor]:
+        """What tells which tensor may be kept for an input that the application sets now.
+
+        A copy where the runner cannot read it or would overwrite it.
 
         Args:
-            tensor: The input.
             leave: Asks the runner to give up the last results; returns whether it did.
         """
+        on_host = (tensor.numpy() for tensor in self.results if tensor.memory == HOST)
+        return partial(self._keepable, leave, {id(owner_of(array)) for array in on_host})
+
+    def _keepable(self, leave: Callable[[], bool], owners: Set[int], tensor: Tensor) -> Tensor:
         if tensor.memory != HOST:
             takes = self._compiled.device_model.takes_memory(tensor.memory)
             return tensor if takes else HostTensor(tensor.numpy())
-        if not self.results:
-            return tensor
         array = tensor.numpy()
         owner = owner_of(array)
+        if id(owner) not in owners:
+            return tensor
         if self._feedback_buffers is not None and self._feedback_buffers.owns(owner):
             return tensor
         if self._is_written_over(array):

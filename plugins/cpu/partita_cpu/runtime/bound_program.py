@@ -12,6 +12,7 @@ import numpy as np
 from partita.contract.execution import ExecutedStep
 from partita.lowering import Array, GraphBody, Operand, OpRecord, Program, ProgramMaker
 from partita.lowering.program import Step, plain
+from partita.tensors.array_state import data_address
 from partita_cpu.runtime.call_layout import CallLayout, Place
 from partita_cpu.runtime.call_table import CallTable, Segment
 from partita_cpu.runtime.kernel_loading import callable_of
@@ -80,6 +81,8 @@ class BoundProgram:
             for number in layout.python_steps
         }
         self._python_inputs = self._places_in_python()
+        table = self._table
+        self._input_slots = [None if table is None else table.slots_of(p) for p in layout.inputs]
         rest = program.rest
         self._rest = None if rest is None else make_runner(rest.specializer, times)
         self._own_bytes = _ARGUMENT_BYTES * layout.arguments
@@ -119,9 +122,13 @@ class BoundProgram:
         return self._direct and all(map(operator.is_, self._outputs, outputs))
 
     def _put_inputs(self, inputs: Sequence[Array]) -> None:
-        for index, array in enumerate(inputs):
-            self._inputs[index] = array
-            self._patch(self._input_places[index], array)
+        self._inputs[:] = inputs
+        table = self._table
+        for index, (array, slots) in enumerate(zip(inputs, self._input_slots, strict=True)):
+            if table is None or slots is None:
+                self._patch(self._input_places[index], array)
+            else:
+                table.put(slots, data_address(array))
 
     def release_inputs(self) -> None:
         """Holds no array of an input any longer; addresses stay, for the same arrays to come."""

@@ -64,7 +64,7 @@ class CallLayout:
         self.patched: dict[Place, int] = {}
         self.cleared: dict[int, tuple[int, int]] = {}
         self._alive: list[Array] = []
-        self._tables: list[tuple[int, int, int]] = []
+        self._tables: dict[int, Place] = {}
         self._made: list[tuple[int, int]] = []
         of_outputs = self._find_places(program)
         of_inputs = {place for places in self.inputs for place in places}
@@ -86,6 +86,8 @@ class CallLayout:
                         values[slot] = self._address(program, place, slot, in_arena)
                 if position == step.cleared:
                     self.cleared[number] = slot, -(-step.args[position].nbytes // ALIGNMENT)
+        self._table_slots = [*self._tables]
+        self._table_arguments = tuple(self._tables.values())
         self._words = _Words(values, frozenset(in_arena))
 
     def slots(self, program: Program, arena: int, buffers: Sequence[Array | None]) -> Array:
@@ -99,8 +101,9 @@ class CallLayout:
         numbers = () if program.recorded is None else program.recorded.numbers
         slots = self._words.filled(numbers, arena)
         words = slots.data
-        for slot, number, position in self._tables:
-            words[slot] = data_address(program.elements(number, position))
+        tables = program.elements(self._table_arguments)
+        for slot, table in zip(self._table_slots, tables, strict=True):
+            words[slot] = data_address(table)
         for slot, index in self._made:
             buffer = buffers[index]
             words[slot] = 0 if buffer is None else data_address(buffer)
@@ -129,7 +132,7 @@ class CallLayout:
             return data_address(self._alive[-1])
         if arg.const is not None:
             if arg.const.dtype == object and holds_sizes(arg.const):
-                self._tables.append((slot, *place))
+                self._tables[slot] = place
                 return 0
             return data_address(arg.const)
         in_arena.append(slot)

@@ -90,6 +90,16 @@ class CallTable:
         """Whether :meth:`patch` can change an argument."""
         return (number, position) in self._places
 
+    def slots_of(self, places: Sequence[tuple[int, int]]) -> list[int] | None:
+        """The slots of some arguments' addresses; ``None`` if Python calls the step of one."""
+        found = [slot for place in places if (slot := self._places.get(place)) is not None]
+        return found if len(found) == len(places) else None
+
+    def put(self, slots: Sequence[int], address: int) -> None:
+        """Writes the address of an array, which the caller keeps, to slots."""
+        for slot in slots:
+            self._words[slot] = address
+
     def patch(self, number: int, position: int, array: Array) -> bool:
         """Lets a step use the memory of another array; ``False`` if Python calls the step.
 

@@ -275,13 +275,17 @@ class CpuRunner(Runner):
             raise
         except Exception as error:
             raise failure(error) from error
-        if outputs is None:
-            return [self._tensor(index, array) for index, array in enumerate(results)]
+        made = [
+            HostTensor.of(array)
+            if layout is None
+            else LaidOutTensor(array, dtype or array.dtype, layout)
+            for array, (dtype, layout) in zip(results, self._ports_out, strict=True)
+        ]
+        if outputs is None or wanted is None:
+            return made
         return [
-            given if given is not None and array is target else self._tensor(index, array)
-            for index, (array, given, target) in enumerate(
-                zip(results, outputs, targets or (), strict=True)
-            )
+            given if given is not None and array is target else tensor
+            for tensor, array, given, target in zip(made, results, outputs, wanted, strict=True)
         ]
 
     def bind(
@@ -318,12 +322,6 @@ class CpuRunner(Runner):
     def cancel(self) -> None:
         """Ends a run before the next iteration of a Loop or Scan; steps between are short."""
         self._cancellation.requested = True
-
-    def _tensor(self, index: int, array: Array) -> Tensor:
-        dtype, layout = self._ports_out[index]
-        if layout is None:
-            return HostTensor(array)
-        return LaidOutTensor(array, dtype or array.dtype, layout)
 
     def profiling_info(self) -> Sequence[ProfilingInfo]:
         """One record per operation of the model, in its order, then the changes of layout."""
@@ -375,7 +373,7 @@ class CpuRunner(Runner):
 
 def _target(tensor: Tensor | None) -> Array | None:
     """The memory of an output tensor, if steps can write to it."""
-    if isinstance(tensor, (HostTensor, LaidOutTensor)):
+    if tensor is not None and isinstance(tensor, (HostTensor, LaidOutTensor)):
         array = tensor.stored()
         return array if array.flags.carray else None
     return None

@@ -105,7 +105,7 @@ class GraphRunner:
         if self._last is not None and specs == self._last_specs and values == self._last_values:
             bound = self._last
         else:
-            bound = self._last = self._bound_for(arrays)
+            bound = self._last = self._bound_for(specs, arrays)
             self._last_specs, self._last_values = specs, values
         return self.call_or_repeat(functools.partial(bound.run, arrays, outputs), arrays, outputs)
 
@@ -225,8 +225,8 @@ class GraphRunner:
         self._arena = aligned_empty((0,), _BYTE)
         self._results.leave()
 
-    def _bound_for(self, arrays: Sequence[Array]) -> BoundProgram:
-        program = self._specializer.program_for(arrays)
+    def _bound_for(self, specs: Sequence[Spec], arrays: Sequence[Array]) -> BoundProgram:
+        program = self._specializer.program(specs, arrays.__getitem__)
         bound = self.bound_programs.get(id(program))
         if bound is None:
             arena = self._arena_for(program)

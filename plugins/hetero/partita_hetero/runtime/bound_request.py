@@ -96,7 +96,10 @@ class BoundRequest:
             InferCancelledError: The request was cancelled.
         """
         self._steps.take_failures()
-        inputs = [self._tensors.reachable(index, tensor) for index, tensor in enumerate(inputs)]
+        inputs = [
+            tensor if tensor.memory == HOST else self._tensors.reachable(index, tensor)
+            for index, tensor in enumerate(inputs)
+        ]
         self.paces.begin(self._checks.expect(inputs))
         try:
             if self._whole is not None:

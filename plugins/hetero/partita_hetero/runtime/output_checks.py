@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from partita.errors import InferError
 from partita.model.expected_shapes import ExpectedShapes
 from partita.runtime.result_check import ResultCheck
+from partita.tensors.array_state import data_address
 from partita.tensors.tensor import HOST, Tensor
 from partita_hetero.compile.executable import Assembly
 
@@ -37,7 +39,6 @@ class OutputChecks:
         self._expected_shapes = expected_shapes
         self._reject_nan = reject_nan
         self._shapes: tuple[tuple[int, ...], ...] = ()
-        self._sizes: dict[str, int] = {}
 
     def expect(self, inputs: Sequence[Tensor]) -> tuple[tuple[int, ...], ...]:
         """Takes the model's inputs, whose shapes decide those of results; returns the shapes.
@@ -45,8 +46,7 @@ class OutputChecks:
         Nothing is looked at, and none returned, where the model's shapes are fixed.
         """
         if self._expected_shapes.symbols:
-            self._shapes = tuple(tensor.shape for tensor in inputs)
-            self._sizes = self._expected_shapes.sizes(self._shapes)
+            self._shapes = tuple([tuple(tensor.shape) for tensor in inputs])
         return self._shapes
 
     def are_plain(self, number: int, results: Sequence[Tensor]) -> bool:
@@ -74,7 +74,7 @@ class OutputChecks:
         if type(results) not in (list, tuple) or (
             len(results) != len(planned) or any(map(operator.is_not, results, planned))
         ):
-            fault = self._checks[number].fault(results, self._shapes, self._sizes)
+            fault = self._checks[number].fault(results, self._shapes)
             if fault := fault or self._shared(number, results, planned, inputs):
                 raise InferError(f"Device '{self._devices[number]}' {fault}.")
         if not self._reject_nan:
@@ -100,18 +100,30 @@ class OutputChecks:
         if not inputs:
             return ""
         read = [
-            (index, tensor.numpy())
+            (index, *_span_of(tensor.numpy()))
             for index, tensor in enumerate(inputs)
             if tensor is not None and tensor.memory == HOST
         ]
         for port, result, place in zip(self._ports[number], results, planned, strict=True):
             if result is place or result.memory != HOST:
                 continue
-            array = result.numpy()
-            for index, given in read:
-                if np.may_share_memory(array, given) and not any(place is x for x in inputs):
-                    return (
-                        f"returned memory of its input {index} as '{port.name}'; expected "
-                        "memory of its own"
-                    )
+            first, last = _span_of(result.numpy())
+            shared = [
+                index
+                for index, start, end in read
+                if start < last and first < end and start < end and first < last
+            ]
+            if shared and not any(place is x for x in inputs):
+                return (
+                    f"returned memory of its input {shared[0]} as '{port.name}'; expected "
+                    "memory of its own"
+                )
         return ""
+
+
+def _span_of(array: np.ndarray[Any, Any]) -> tuple[int, int]:
+    """The address of an array, and that behind its last byte."""
+    if array.flags.c_contiguous:
+        start = data_address(array)
+        return start, start + array.nbytes
+    return np.lib.array_utils.byte_bounds(array)

@@ -82,9 +82,10 @@ class RequestTensors:
             self.slots[slot] = None
 
     def reachable(self, index: int, tensor: Tensor) -> Tensor:
-        """An input where its submodel reads it; state of a device that lost it is brought here."""
-        if tensor.memory == HOST:
-            return tensor
+        """An input of a device's memory where its submodel reads it.
+
+        State of a device that lost it is brought to the host.
+        """
         device = self._state_of.get(index)
         if device is not None and self._core.can_share(device, tensor.memory):
             return tensor
@@ -107,8 +108,13 @@ class RequestTensors:
         """Whether submodels can write an output to a tensor: of the host, or state of theirs."""
         return tensor.memory == HOST or any(tensor is x for x in self.slots[: self._inputs])
 
-    def target(self, slot: int) -> Tensor | None:
-        """What a submodel is to write an output to; state, wherever that lies."""
+    def targets(self, slots: Sequence[int]) -> list[Tensor | None]:
+        """What a submodel is to write its outputs to; state, wherever that lies."""
+        if self._lent or self.downloads:
+            return [self._target(slot) for slot in slots]
+        return [self.prepared[slot] for slot in slots]
+
+    def _target(self, slot: int) -> Tensor | None:
         final = self._finals.get(slot)
         if final is not None and final in self._lent:
             return self._lent[final]

@@ -143,7 +143,7 @@ class StepRunner:
     def _run_submodel(self, step: RunStep) -> None:
         slots, submodel = self._tensors.slots, self.submodels[step.submodel]
         inputs = [slots[slot] for slot in step.reads]
-        outputs = [self._tensors.target(slot) for slot in step.writes]
+        outputs = self._tensors.targets(step.writes)
         run = self.runners[step.submodel].run
         try:
             if self._watchdog is not None:
