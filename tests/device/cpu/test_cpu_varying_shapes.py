@@ -1044,3 +1044,41 @@ def test_one_window_and_many_have_few_recordings(begin):
     if isa().native and not isa().tiles:  # those choose arithmetic by sizes
         assert len(programs) > 15
         assert len({id(program.recorded.made) for program in programs}) <= 3
+
+
+BATCHES = """g (float[n,20,32] x) => (float[a,b,c] y)
+    <int64[4] heads = {0, 20, 4, 8}, int64[3] rows = {0, 20, 32}, float scale = {0.35},
+     int64[1] one = {1}> {
+    q_rows = MatMul(x, wq) k_rows = MatMul(x, wk) v_rows = MatMul(x, wv)
+    q_apart = Reshape(q_rows, heads) k_apart = Reshape(k_rows, heads)
+    v_apart = Reshape(v_rows, heads)
+    q = Transpose <perm = [0, 2, 1, 3]> (q_apart) k = Transpose <perm = [0, 2, 3, 1]> (k_apart)
+    v = Transpose <perm = [0, 2, 1, 3]> (v_apart)
+    products = MatMul(q, k) scaled = Mul(products, scale) scores = Add(scaled, places)
+    shares = Softmax <axis = -1> (scores)
+    mixed = MatMul(shares, v) beside = Transpose <perm = [0, 2, 1, 3]> (mixed)
+    joined = Reshape(beside, rows)
+    means = ReduceMean <axes = [1], keepdims = 1> (joined)
+    y = Sub(joined, means) }"""
+
+
+def test_places_are_added_to_one_image_and_to_several_in_one_class():
+    """As in LeViT and CoAtNet: what is added to scores has no batch, nor have means."""
+    rng = np.random.default_rng(0)
+    proto = parser.parse_model('<ir_version: 8, opset_import: ["": 17]> ' + BATCHES)
+    shapes = {**dict.fromkeys(("wq", "wk", "wv"), (32, 32)), "places": (1, 4, 20, 20)}
+    for name, shape in shapes.items():
+        array = rng.standard_normal(shape).astype(np.float32) * 0.3
+        proto.graph.initializer.append(numpy_helper.from_array(array, name))
+    config = {"EXECUTION_MODE_HINT": "ACCURACY", "INFERENCE_NUM_THREADS": 1}
+    compiled = partita.Core().compile_model(proto, "CPU", config)
+    request = compiled.create_infer_request()
+    sizes = [3, 1, 2, 8, 5, 7]
+    for n in [*sizes, *sizes[::-2]]:
+        x = rng.standard_normal((n, 20, 32)).astype(np.float32)
+        (wanted,) = onnxruntime_results(proto, {"x": x})
+        np.testing.assert_allclose(request.infer({"x": x})["y"], wanted, rtol=1e-4, atol=1e-5)
+    if isa().native and not isa().tiles:  # those choose arithmetic by sizes
+        programs = recorded(compiled)
+        assert len(programs) == len(sizes) - 1
+        assert len({id(program.recorded.made) for program in programs}) == 1

@@ -320,24 +320,34 @@ def test_what_is_merely_faster_is_a_decision_only_where_it_is_so():
     assert not found_equal(x, 9)
 
 
-def test_boxes_and_reshapes_of_none_are_no_decision_once_sizes_have_varied():
+def test_boxes_of_none_are_no_decision_once_sizes_have_varied():
     recording = Recording()
     recording.varied = True
     n = recording.size(2)
     shape = n, 3
-    Box(Operand(shape, np.dtype(np.float32)), strides_of(shape), 3).check(Node("", (), ()), (1, 3))
     Box(Operand(shape, np.dtype(np.float32)), strides_of(shape)).check(Node("", (), ()), shape)
-    place = copied_if_0(n, (7, 3), 0).place
+    other = recording.fork(recording.repeat([2]))
+    Box(Operand(shape, np.dtype(np.float32)), strides_of(shape), 3).check(Node("", (), ()), (1, 3))
     recording.close()
-    assert recording.repeat([0]) is None  # the first box would reach beyond that
-    assert recording.repeat([5])[place] == 5
-    other = Recording()
-    other.varied = True
-    n = other.size(2)
-    Box(Operand((n, 3), np.dtype(np.float32)), (3, 1)).check(Node("", (), ()), (n, 3))
-    place = copied_if_0(n, (7, 3), 0).place
-    other.close()
-    assert other.repeat([0])[place] == 7
+    assert recording.repeat([0]) is None  # the last box would reach beyond that
+    assert recording.repeat([5]) is not None
+    assert other.go_on([2]) is not None
+
+
+def test_a_reshape_to_none_is_a_decision_in_the_first_class_alone():
+    for varied, now in ((False, 0), (True, 0), (True, 2), (False, 2)):
+        recording = Recording()
+        recording.varied = varied
+        n, own = recording.size(now), recording.size(7)
+        sizes = [copied_if_0(n, (own,), 0), copied_if_0(own, (own,), 0)]
+        places = [size.place for size in sizes]
+        recording.close()
+        for other in (0, 5):
+            values = recording.repeat([other, 8])
+            fits = (varied and not now) or bool(other) == bool(now)
+            assert (values is not None) == fits
+            if values is not None:
+                assert [values[place] for place in places] == [other or 8, 8]
 
 
 def test_decisions_come_before_what_only_a_program_needs():

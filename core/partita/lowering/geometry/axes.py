@@ -6,7 +6,13 @@ from collections.abc import Iterable, Sequence
 
 from partita.errors import OperandError
 from partita.lowering.graph import Node
-from partita.lowering.shapes.symbolic_size import Number, evaluated, has_varied, never_less
+from partita.lowering.shapes.symbolic_size import (
+    Number,
+    always_equal,
+    evaluated,
+    has_varied,
+    present,
+)
 
 
 def axis_of(node: Node, axis: int, rank: int) -> int:
@@ -79,7 +85,9 @@ def copied_if_0(size: Number, shape: Sequence[Number], axis: int) -> Number:
         shape: Of the input.
         axis: The axis.
     """
-    if has_varied([size]) and axis < len(shape) and not never_less(size, 1):
+    if axis < len(shape) and always_equal(size, shape[axis]):
+        return size
+    if has_varied([size]) and axis < len(shape) and present(size) == 0:
         return evaluated(_copied_if_0, size, shape[axis])
     return shape[axis] if size == 0 else size
 

@@ -11,7 +11,6 @@ domain `HEADS`.
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,10 +18,10 @@ from typing import Any
 from partita.lowering import Array, Graph, Node, Value
 from partita.lowering.fusion.rewriting import Rewriter, origins, scalar_input
 from partita.lowering.fusion.strided_values import Strided, is_reshape, seen_through, takes_elements
-from partita.lowering.geometry.broadcasting import is_repeated_to
+from partita.lowering.geometry.broadcasting import is_repeated_to, repeating_strides
 from partita.lowering.geometry.heads_first import heads_first
 from partita.lowering.nhwc.conversion import SINGLE, Shapes
-from partita.lowering.shapes.symbolic_size import always_equal
+from partita.lowering.shapes.symbolic_size import always_equal, found_equal
 from partita_cpu.gemm.precision_policy import PrecisionPolicy
 from partita_cpu.kernels.attention.heads_in_place import HEADS
 from partita_cpu.nhwc.attention import fits_in_cache
@@ -83,7 +82,7 @@ class _Part:
         strides = self.view.strides[:-3]
         step = _batch_step(batches, strides, always_equal)
         if step is None:
-            step = _batch_step(batches, strides, operator.eq)
+            step = _batch_step(batches, strides, found_equal)
         return None if step is None else [self.view.start, step, row, head]
 
 
@@ -451,12 +450,16 @@ def _mask_steps(mask: tuple[int, ...] | None, scores: tuple[int, ...]) -> list[i
     if not all(map(is_repeated_to, dims, scores)):
         return None
     whole = [math.prod(dims[n + 1 :]) for n in range(len(dims))]
-    steps = [0 if n == 1 else step for n, step in zip(dims, whole, strict=True)]
+    steps = repeating_strides(dims, whole, scores)
     period, repeats = 1, False
-    for n, m in zip(dims[-4::-1], scores[-4::-1], strict=True):
+    # Of axes outside of all that the mask has, no size is asked.
+    given = next(
+        (axis for axis, n in enumerate(dims[:-3]) if not always_equal(n, 1)), len(dims) - 3
+    )
+    for n, m in reversed([*zip(dims[given:-3], scores[given:-3], strict=True)]):
         if n == m and repeats and n != 1:
             return None
         repeats = repeats or n != m
         period *= 1 if repeats else n
-    batch = math.prod(dims[-3:]) if period != 1 else 0
+    batch = 0 if always_equal(period, 1) else math.prod(dims[-3:])
     return [batch, period, *steps[-3:]]

@@ -15,7 +15,7 @@ from partita.errors import OperandError
 from partita.lowering import Array, Builder, Operand
 from partita.lowering.geometry import broadcasting
 from partita.lowering.geometry.boxes import strides_of
-from partita.lowering.shapes.symbolic_size import found_equal, integers
+from partita.lowering.shapes.symbolic_size import always_equal, found_equal, integers
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.scalar.instructions import wide_vectors
 
@@ -201,15 +201,25 @@ def loop_nest(
 def merged_loops(
     shape: Sequence[int], strides: Sequence[Sequence[int]]
 ) -> tuple[list[int], list[list[int]]] | None:
-    """The same for operands of any strides along the axes of ``shape``."""
+    """The same for operands of any strides along the axes of ``shape``.
+
+    Whether a size is 1 that stands for others is asked only of the innermost loop, and where there
+    are too many loops if it is not.
+    """
+    return _merged(shape, strides, always_equal) or _merged(shape, strides, found_equal)
+
+
+def _merged(
+    shape: Sequence[int], strides: Sequence[Sequence[int]], same: Callable[[int, int], bool]
+) -> tuple[list[int], list[list[int]]] | None:
     lengths: list[int] = []
     merged: list[list[int]] = [[] for _ in strides]
     for axis, length in enumerate(shape):
-        if found_equal(length, 1):
+        if (found_equal if axis == len(shape) - 1 else same)(length, 1):
             continue
         steps = [stride[axis] for stride in strides]
         if lengths and all(
-            found_equal(own[-1], step * length) for own, step in zip(merged, steps, strict=True)
+            same(own[-1], step * length) for own, step in zip(merged, steps, strict=True)
         ):
             lengths[-1] *= length
             for own, step in zip(merged, steps, strict=True):

@@ -18,7 +18,7 @@ import numpy as np
 from partita.contract.query import Reason, ReasonCode
 from partita.lowering import Builder, Node, Operand
 from partita.lowering.geometry.axes import reduced_axes as along_axes
-from partita.lowering.shapes.symbolic_size import evaluated
+from partita.lowering.shapes.symbolic_size import evaluated, found_equal
 from partita_cpu.jit.deferred_numba import register_jitable
 from partita_cpu.kernels.elementwise.binary import larger, smaller
 from partita_cpu.kernels.elementwise.broadcast_loops import Kernel, emit_map, mapped, mapped_with
@@ -136,11 +136,14 @@ def reduced_axes(b: Builder, node: Node, x: Operand, axes: Operand | None) -> fr
 
 
 def _groups(shape: Sequence[int], axes: frozenset[int]) -> list[tuple[int, bool]]:
-    """Lengths of merged neighbouring axes, each with whether it is reduced."""
+    """Lengths of merged neighbouring axes, each with whether it is reduced.
+
+    Those of 1 are left out, but for sizes that stand for others, which are not asked.
+    """
     merged: list[tuple[int, bool]] = []
     for axis, length in enumerate(shape):
         reduced = axis in axes
-        if length == 1:
+        if type(length) is int and length == 1:
             continue
         if merged and merged[-1][1] == reduced:
             merged[-1] = (merged[-1][0] * length, reduced)
@@ -223,7 +226,7 @@ def _passes(b: Builder, x: Operand, groups: list[tuple[int, bool]], how: Reducti
         n = groups[position][0]
         outer = math.prod(length for length, _ in groups[:position])
         inner = math.prod(length for length, _ in groups[position + 1 :])
-        if outer == inner == 1 and n >= LONG:
+        if found_equal(inner, 1) and found_equal(outer, 1) and n >= LONG:
             outer, n = PARTS, -(-n // PARTS)
             groups = [(PARTS, True)]
         else:
