@@ -11,7 +11,7 @@ from partita.errors import CompileError, OperandError
 from partita.lowering.emission.builder import Builder
 from partita.lowering.emission.errors import blamed_on
 from partita.lowering.emitter import Emitter
-from partita.lowering.graph import Graph, Node, Value
+from partita.lowering.graph import Graph, Node, Value, taken_branch
 from partita.lowering.loop_states import release_states
 from partita.lowering.node_proto import model_proto, node_proto
 from partita.lowering.program import Array, Operand, ProgramMaker, plain
@@ -86,19 +86,6 @@ def _fold_nodes(
         elif (stays is not None and stays(node)) or not _fold(node, target, allowance):
             kept.append(node)
     graph.nodes = kept
-
-
-def taken_branch(node: Node, condition: Array | None) -> Graph:
-    """The branch that an If takes.
-
-    Raises:
-        CompileError: The condition is none of one element.
-    """
-    if condition is None or condition.size != 1:
-        found = "is left out" if condition is None else f"has {condition.size} elements"
-        raise CompileError(f"The condition of If '{node.name}' {found}; it takes one element.")
-    branch: Graph = node.attrs["then_branch" if condition.reshape(-1)[0] else "else_branch"]
-    return branch
 
 
 def _taken(node: Node) -> tuple[Graph, list[Node]]:

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from partita.errors import CompileError
+
 Dim = int | str | None
 
 
@@ -352,3 +354,16 @@ class Graph:
 
     def __repr__(self) -> str:
         return f"<Graph {self.name!r}: {len(self.nodes)} nodes>"
+
+
+def taken_branch(node: Node, condition: np.ndarray[Any, Any] | None) -> Graph:
+    """The branch that an If takes.
+
+    Raises:
+        CompileError: The condition is none of one element.
+    """
+    if condition is None or condition.size != 1:
+        found = "is left out" if condition is None else f"has {condition.size} elements"
+        raise CompileError(f"The condition of If '{node.name}' {found}; it takes one element.")
+    branch: Graph = node.attrs["then_branch" if condition.reshape(-1)[0] else "else_branch"]
+    return branch

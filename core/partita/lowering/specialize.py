@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from partita.errors import CompileError
+from partita.lowering.emission.owner import Sizes
 from partita.lowering.emission.signals import MoreValueInputs, MustFoldAll, OtherShapes
 from partita.lowering.emission.sketch import PartialSketch, Sketch
 from partita.lowering.emission.walk import Walk
@@ -60,6 +61,8 @@ class Specializer:
         derive_value_inputs: Whether more inputs may become value inputs.
         repeated: Whether it is run again and again with other elements, as the body of a loop:
             shapes that depend on them are then expected to stay as they first were.
+        sizes: Of the rest of a recorded program, by input the sizes that are numbers in all of
+            its programs, ``None`` for each other one: these are going to vary.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class Specializer:
         value_inputs: Sequence[int] = (),
         derive_value_inputs: bool = True,
         repeated: bool = False,
+        sizes: Sequence[Sizes] = (),
     ) -> None:
         self.graph = graph
         self.target = target
@@ -79,6 +83,7 @@ class Specializer:
         self._fixed_value_inputs = self.value_inputs
         self._folds_all = False
         self.derives = derive_value_inputs
+        self._sizes = sizes
         self.repeated = repeated and target.expect is not None and target.allow_split
         self._plain: Specializer | None = None
         self.computed = frozenset(v for node in graph.nodes for v in node.outputs if v is not None)
@@ -166,6 +171,7 @@ class Specializer:
         value_inputs: Sequence[int] = (),
         derive_value_inputs: bool = False,
         repeated: bool = False,
+        sizes: Sequence[Sizes] = (),
     ) -> Specializer:
         """A specializer for a body of this graph, or for the rest of it; see :class:`Specializer`.
 
@@ -175,6 +181,8 @@ class Specializer:
             value_inputs: Indices of inputs whose elements belong to the key from the start.
             derive_value_inputs: Whether more inputs may become value inputs.
             repeated: Whether it runs again and again with other elements, as a loop's body.
+            sizes: Of the rest of a recorded program, the sizes that are the same in all of its
+                programs; see :class:`Specializer`.
         """
         return Specializer(
             graph,
@@ -183,6 +191,7 @@ class Specializer:
             value_inputs=value_inputs,
             derive_value_inputs=derive_value_inputs,
             repeated=repeated,
+            sizes=sizes,
         )
 
     def key(self, specs: Sequence[Spec], value_of: Callable[[int], Array]) -> Any:
@@ -336,6 +345,8 @@ class Specializer:
     def _have_varied(self, specs: Sequence[Spec], values: Mapping[int, Array]) -> bool:
         """Notes which sizes are others than before; whether these differ in sizes alone."""
         before, self._before = self._before, (list(specs), values)
+        if before is None and self._sizes:
+            return True
         if before is None or any(
             len(x) != len(z) for (x, _), (z, _) in zip(before[0], specs, strict=True)
         ):
@@ -349,15 +360,20 @@ class Specializer:
         }
         return True
 
-    def _said_to_vary(self, values: Mapping[int, Array]) -> set[tuple[int, int]]:
+    def _said_to_vary(
+        self, specs: Sequence[Spec], values: Mapping[int, Array]
+    ) -> set[tuple[int, int]]:
         """The sizes that vary by the model's own account, and elements that tell sizes."""
         said = set()
         for index, value in enumerate(self.graph.inputs):
             if index in values:
                 said |= {(index, element) for element in range(values[index].size)}
-            else:
-                dims = enumerate(value.shape or ())
-                said |= {(index, axis) for axis, dim in dims if not isinstance(dim, int)}
+                continue
+            dims: Sequence[Any] = value.shape or ()
+            if self._sizes:
+                known = self._sizes[index]
+                dims = [None] * len(specs[index][0]) if known is None else known
+            said |= {(index, axis) for axis, dim in enumerate(dims) if not isinstance(dim, int)}
         return said
 
     def _learned(
@@ -376,8 +392,8 @@ class Specializer:
         """
         while self._classes_left:
             self._classes_left -= 1
-            may_vary = self._said_to_vary(values) - self._settled - self._varying
-            with _producers_kept(self.graph.nodes):
+            may_vary = self._said_to_vary(specs, values) - self._settled - self._varying
+            with _producers_kept([*self.graph.all_nodes()]):
                 axes = frozenset(self._varying | may_vary)
                 found = learn(self, self.graph, refine, specs, axes, values, bool(self._classes))
             if found is None:

@@ -3,6 +3,7 @@
 Each graph is a piece of a network as PyTorch exports it; onnxruntime judges every run.
 """
 
+import functools
 import logging
 
 import numpy as np
@@ -35,6 +36,11 @@ class Piece:
         self.nodes.append(helper.make_node(op_type, names, outputs, **attrs))
         return outputs[0]
 
+    def branch(self, op_type, *inputs):
+        """A graph of one node, which reads what is around it."""
+        made = helper.make_tensor_value_info(op_type, TensorProto.FLOAT, None)
+        return helper.make_graph([helper.make_node(op_type, inputs, [op_type])], "b", [], [made])
+
     def noise(self, *shape):
         return self.rng.standard_normal(shape).astype(np.float32) * np.float32(0.3)
 
@@ -55,6 +61,10 @@ class Piece:
 
 def ints(*elements):
     return np.array(elements, np.int64)
+
+
+def floats(*elements):
+    return np.array(elements, np.float32)
 
 
 def patches(p):
@@ -137,6 +147,56 @@ def positions(p):
     return p.add("Add", "x", p.add("Gather", p.noise(900, 16), places))
 
 
+def scaled(p):
+    """An image whose sides are scaled in floats, and padded (torchvision's detectors)."""
+    number = functools.partial(p.add, "Cast", to=TensorProto.FLOAT)
+    sides = p.add("Slice", p.add("Shape", "x"), ints(-2), ints(2**63 - 1), ints(0), ints(1))
+    shortest, longest = (
+        p.add("Reciprocal", number(p.add(kind, sides, keepdims=0)))
+        for kind in ("ReduceMin", "ReduceMax")
+    )
+    factors = [p.add("Mul", one, floats(n)) for one, n in ((shortest, 21.3), (longest, 33.7))]
+    factor = p.add("Min", *factors)
+    given = [number(p.size("x", axis)) for axis in (2, 3)]
+    wanted = [
+        p.add("Cast", p.add("Floor", p.add("Mul", n, factor)), to=TensorProto.INT64) for n in given
+    ]
+    kept = p.add("Slice", p.add("Shape", "x"), ints(0), ints(2), ints(0))
+    sizes = p.add("Concat", kept, *wanted, axis=0)
+    resized = p.add("Resize", "x", "", "", sizes, mode="linear")
+    missing, ratios = [], []
+    for axis, before in zip((2, 3), given, strict=True):
+        size = p.size(resized, axis)
+        blocks = p.add("Ceil", p.add("Div", number(size), floats(8)))
+        whole = p.add("Cast", p.add("Mul", blocks, floats(8)), to=TensorProto.INT64)
+        missing.append(p.add("Sub", whole, size))
+        ratios.append(p.add("Div", before, number(size)))
+    pads = p.add("Concat", ints(0, 0, 0, 0, 0, 0), *missing, axis=0)
+    image = p.add("Conv", p.add("Pad", resized, pads), p.noise(8, 3, 4, 4), strides=[4, 4])
+    ratio = p.add("Sqrt", p.add("Mul", *ratios))
+    return p.add("Mul", image, p.add("Reshape", ratio, ints(1, 1, 1, 1)))
+
+
+def found(p):
+    """What a run finds in an image, scaled and cut by the image's sizes behind that."""
+    number = functools.partial(p.add, "Cast", to=TensorProto.FLOAT)
+    image = p.add("Conv", "x", p.noise(4, 3, 3, 3), p.noise(4), strides=[2, 2], pads=[1] * 4)
+    wide, high = p.size("x", 3), p.size("x", 2)
+    empty = p.add("Equal", p.add("ReduceProd", p.add("Shape", image), keepdims=0), np.array(0))
+    places = p.add("Transpose", p.add("NonZero", p.add("Greater", image, floats(0.2))), perm=[1, 0])
+    picked = p.add("GatherND", image, places)
+    column = p.add("Gather", places, np.array(3), axis=1)
+    scaled_by = p.add("Div", number(wide), number(high))
+    across = p.add("Mul", number(column), p.add("Squeeze", scaled_by, ints(0)))
+    below = p.add("Less", column, p.add("Div", wide, ints(4)))
+    kept = p.add("Where", below, across, picked)
+    small, large = (p.branch(kind, kept) for kind in ("Neg", "Abs"))
+    chosen = p.add("If", empty, then_branch=small, else_branch=large)
+    best = p.add("TopK", chosen, p.add("Reshape", p.add("Min", high, ints(9)), ints(1)), count=2)
+    rest = p.add("Slice", chosen, p.add("Sub", high, ints(2)), ints(2**62), ints(0))
+    return p.add("Concat", best, rest, axis=0)
+
+
 ROWS = ["batch", "length", 16]
 IMAGE = ["batch", 3, "height", "width"]
 LENGTHS = (7, 40, 12, 129, 1, 33, 64, 130, 5)
@@ -154,6 +214,8 @@ SIDES = (8, 40, 17, 64, 33, 9, 24, 65, 12)
         (bottleneck, IMAGE, [(1 + n // 40, 3, n, n + 3) for n in SIDES]),
         (padded, IMAGE, [(2, 3, n, n + 4) for n in range(8, 40, 3)]),
         (positions, ROWS, [(2, n, 16) for n in LENGTHS]),
+        (scaled, IMAGE, [(1, 3, n + 5, 50 - n) for n in range(2, 45, 3)]),
+        (found, IMAGE, [(1, 3, n, n + 4) for n in SIDES]),
     ],
 )
 def test_pieces_of_exported_networks_are_recorded_for_all_sizes(piece, dims, shapes, caplog):

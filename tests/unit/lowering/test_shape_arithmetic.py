@@ -7,7 +7,8 @@ import pytest
 
 from partita.lowering import Node, Operand, Value, reference_fold
 from partita.lowering.shapes.result_shapes import predicted
-from partita.lowering.shapes.shape_arithmetic import small_result
+from partita.lowering.shapes.shape_arithmetic import small_operand, small_result
+from partita.lowering.shapes.symbolic_size import Recording
 
 I64 = np.int64
 
@@ -57,6 +58,99 @@ SMALL = [
     ("Where", [np.array([True, False]), ints(1, 2), ints(3, 4)], {}),
 ]
 
+F32, F64 = np.float32, np.float64
+
+
+def floats(*elements, dtype=F32):
+    return np.array(elements, dtype)
+
+
+SMALL_FLOATS = [
+    ("Add", [floats(0.1, 2), floats(0.2, 1e8)], {}),
+    ("Sub", [floats(1, 1, dtype=F64), floats(0.3, dtype=F64)], {}),
+    ("Mul", [np.array(0.1, F32), floats(3, 16777217)], {}),
+    ("Div", [floats(800, 1333, 1), floats(427, 3, 0)], {}),
+    ("Reciprocal", [floats(3, 7, 480, 0)], {}),
+    ("Sqrt", [floats(2, 1e-40, -1)], {}),
+    ("Floor", [floats(2.5, -2.5, np.inf)], {}),
+    ("Ceil", [floats(2.5, -2.5, np.nan)], {}),
+    ("Max", [floats(1, 5), floats(3), floats(2, 9)], {}),
+    ("Min", [floats(1, 5), floats(3)], {}),
+    ("Max", [ints(1, 5), ints(3)], {}),
+    ("Min", [np.array(4), np.array(-3)], {}),
+    ("ReduceMin", [ints(5, 2, 3)], {"keepdims": 0}),
+    ("ReduceMax", [floats(5, 2, 7.5)], {"keepdims": 0}),
+    ("ReduceProd", [ints(5, 2, 3)], {}),
+    ("ReduceMax", [np.array([3, 9], np.int32)], {}),
+    ("Greater", [floats(1, 5), floats(3)], {}),
+    ("LessOrEqual", [ints(1, 3), ints(3)], {}),
+    ("Equal", [floats(0.1), floats(0.1)], {}),
+    ("And", [np.array([True, False]), np.array([True, True])], {}),
+    ("Or", [np.array([True, False]), np.array([False])], {}),
+    ("Not", [np.array([True, False])], {}),
+    ("Concat", [floats(1), floats(2, 3)], {"axis": 0}),
+    ("Gather", [floats(7, 8, 9), np.array(1)], {}),
+]
+
+
+@pytest.mark.parametrize(("op_type", "arrays", "attrs"), SMALL_FLOATS)
+def test_small_floats_are_rounded_as_the_reference_does(op_type, arrays, attrs):
+    with np.errstate(all="ignore"):
+        test_small_integers_are_computed_as_the_reference_does(op_type, arrays, attrs)
+
+
+@pytest.mark.parametrize("dtype", [F32, F64])
+def test_floats_that_are_computed_of_sizes_are_rounded_the_same_when_they_are_repeated(dtype):
+    """By another way than torchvision's, with numbers that rounding in another type changes."""
+
+    def take(op_type, *operands, kind=dtype, **attrs):
+        node = node_of(op_type, len(operands), **attrs)
+        node.outputs[0].dtype = np.dtype(kind)
+        return small_operand(node, operands)
+
+    def constant(*elements):
+        return Operand((len(elements),), np.dtype(dtype), np.array(elements, dtype))
+
+    def wanted(h, w):
+        low, high = dtype(min(h, w)), dtype(max(h, w))
+        scale = min(dtype(1) / low * dtype(0.7), dtype(1.1) / high)
+        scaled = [np.floor(dtype(n) * scale * dtype(1000)) for n in (h, w)]
+        blocks = [int(np.ceil(n / dtype(32))) for n in scaled]
+        return [scale, *blocks, np.sqrt(scaled[0]) < np.sqrt(scaled[1] + dtype(1e-5))]
+
+    recording = Recording()
+    sizes = recording.size(480), recording.size(641)
+    image = Operand((1, 3, *sizes), np.dtype(F32))
+    sides = take("Shape", image, kind=I64, start=2)
+    low, high = (take("Cast", take(f"Reduce{kind}", sides, kind=I64)) for kind in ("Min", "Max"))
+    one = take("Mul", take("Reciprocal", low), constant(0.7))
+    scale = take("Min", one, take("Div", constant(1.1), high))
+    long = take("Mul", take("Mul", take("Cast", sides), scale), constant(1000))
+    whole = take("Floor", long)
+    blocks = take("Cast", take("Ceil", take("Div", whole, constant(32))), kind=I64)
+    rows, columns = (take("Gather", whole, index_of(n)) for n in (0, 1))
+    below = take("Add", columns, constant(1e-5))
+    is_less = take("Less", take("Sqrt", rows), take("Sqrt", below), kind=bool)
+    assert (scale.dtype, blocks.dtype, whole.dtype) == (dtype, I64, dtype)
+    found = [*scale.const, *blocks.const]
+    places = [size.place for size in found]
+    assert [size.value for size in found] == wanted(480, 641)[:3]
+    recording.close()
+    rng, others = np.random.default_rng(1), 0
+    for h, w in rng.integers(1, 2000, (300, 2)).tolist():
+        due = wanted(h, w)
+        values = recording.repeat([h, w])
+        if due[3] != is_less.const.item():
+            others += 1
+            assert values is None
+        else:
+            assert [values[place] for place in places] == due[:3]
+    assert 0 < others < 300
+
+
+def index_of(number):
+    return Operand((1,), np.dtype(I64), ints(number))
+
 
 @pytest.mark.parametrize(("op_type", "arrays", "attrs"), SMALL)
 def test_small_integers_are_computed_as_the_reference_does(op_type, arrays, attrs):
@@ -88,7 +182,7 @@ def test_small_integers_are_computed_as_the_reference_does(op_type, arrays, attr
         ("Mod", [ints(-7), ints(0)], {}),
         ("Add", [ints(1, 2), ints(1, 2, 3)], {}),
         ("Add", [np.arange(65), np.arange(65)], {}),
-        ("Add", [np.ones(2, np.float32), np.ones(2, np.float32)], {}),
+        ("Add", [np.ones(2, np.float16), np.ones(2, np.float16)], {}),
         ("Add", [ints(1, 2), None], {}),
         ("Where", [np.array([True]), ints(1, 2), ints(3, 4)], {}),
         ("Neg", [ints(1)], {}),

@@ -8,7 +8,11 @@ from typing import Protocol
 from partita.lowering.graph import Graph, Value
 from partita.lowering.program import Array, Operand, ProgramMaker
 from partita.lowering.shapes.fold_allowance import FoldAllowance
+from partita.lowering.shapes.symbolic_size import Number
 from partita.lowering.target import Target
+
+Sizes = Sequence[Number | None] | None
+"""An input's sizes, ``None`` in the place of those that nobody knows; ``None`` if that is all."""
 
 
 class Owner(Protocol):
@@ -41,6 +45,7 @@ class Owner(Protocol):
         value_inputs: Sequence[int] = (),
         derive_value_inputs: bool = False,
         repeated: bool = False,
+        sizes: Sequence[Sizes] = (),
     ) -> ProgramMaker:
         """What makes the programs of a body of this graph, or of the rest of it.
 
@@ -50,6 +55,7 @@ class Owner(Protocol):
             value_inputs: Indices of inputs whose elements tell programs apart from the start.
             derive_value_inputs: Whether more inputs may become value inputs.
             repeated: Whether it runs again and again with other elements, as a loop's body.
+            sizes: Of a rest, what is known of its inputs' sizes for all sizes of the owner.
         """
 
 

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from partita.errors import CompileError
-from partita.lowering.constant_folding import computed_now, taken_branch
+from partita.lowering.constant_folding import computed_now
 from partita.lowering.emission.buffers import owned_buffers, place_buffers
 from partita.lowering.emission.builder import Builder
 from partita.lowering.emission.errors import blamed_on
 from partita.lowering.emission.owner import OperandScope, Owner
 from partita.lowering.emission.signals import MoreValueInputs, MustFoldAll, OtherShapes
 from partita.lowering.emitter import NeedsValue
-from partita.lowering.graph import Graph, Node, Value
+from partita.lowering.graph import Graph, Node, Value, taken_branch
 from partita.lowering.program import (
     Array,
     Continuation,
@@ -33,6 +33,8 @@ from partita.lowering.shapes.shape_rules import check_demands
 from partita.lowering.shapes.symbolic_size import holds_sizes
 from partita.lowering.shapes.type_rules import PRECISIONS
 from partita.model.model import is_static
+
+_INT64 = np.dtype(np.int64)
 
 _VALUE_INPUT_ELEMENTS = 64
 """Inputs of more elements never become value inputs."""
@@ -381,6 +383,10 @@ class Walk:
                 operand = self._operand(value)
                 if operand.const is None:
                     inputs[value] = operand
+                elif _is_symbolic(operand):
+                    inputs[value] = operand
+                    if operand.dtype == _INT64 and operand.const.ndim == operand.ndim:
+                        self._needed.add(value)  # as those who read a constant may
                 elif not operand.lasting or value.const is None:
                     known[value] = operand.const
         positions = [i for i, value in enumerate(self._graph.outputs) if value in late]
@@ -388,8 +394,13 @@ class Walk:
             inputs, [self._graph.outputs[i] for i in positions], self._waiting, self._graph.name
         )
         values = [index for index, value in enumerate(inputs) if value in self._needed]
+        results = {operand for step in self._builder.steps for operand in step.results}
         specializer = self._owner.nested(
-            graph, known, value_inputs=values, repeated=self._owner.repeated
+            graph,
+            known,
+            value_inputs=values,
+            repeated=self._owner.repeated,
+            sizes=[v.shape if o in results else o.shape for v, o in inputs.items()],
         )
         return Continuation(specializer, tuple(inputs.values()), tuple(positions))
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from partita.errors import CompileError
-from partita.lowering.emission.owner import Owner
+from partita.lowering.emission.owner import Owner, Sizes
 from partita.lowering.emission.signals import MoreValueInputs, OtherShapes
 from partita.lowering.emission.walk import Walk
 from partita.lowering.graph import Graph, Value
@@ -132,12 +132,27 @@ class _Recorder:
         value_inputs: Sequence[int] = (),
         derive_value_inputs: bool = False,
         repeated: bool = False,
+        sizes: Sequence[Sizes] = (),
     ) -> ProgramMaker:
-        """What makes the programs of a body, for all sizes.
+        """What makes the programs of a body, or of the rest, for all sizes.
+
+        Args:
+            graph: The body.
+            known: Constants beyond those in the graph, for values that it reads.
+            value_inputs: Indices of inputs whose elements tell programs apart from the start.
+            derive_value_inputs: Whether more inputs may become value inputs.
+            repeated: Whether it runs again and again with other elements, as a loop's body.
+            sizes: Of a rest, its inputs' sizes; those that are numbers are so in all its programs.
 
         Raises:
             CompileError: It has constants that depend on sizes.
         """
         if holds_sizes(known):
             raise CompileError(f"A part of graph '{graph.name}' has constants made of sizes.")
-        return self._owner.nested(graph, known, value_inputs, derive_value_inputs, repeated)
+        free = [_unknown(dims) for dims in sizes]
+        return self._owner.nested(graph, known, value_inputs, derive_value_inputs, repeated, free)
+
+
+def _unknown(sizes: Sizes) -> Sizes:
+    """What numbers an input's sizes are in all programs of a recording."""
+    return None if sizes is None else [n if type(n) is int else None for n in sizes]

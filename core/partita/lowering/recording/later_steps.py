@@ -8,69 +8,65 @@ from typing import Any
 from partita.lowering.program import Operand, Step
 from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
 
-Calls = tuple[list[Step], dict[Operand, int]]
-"""The steps of a program, and where its operands lie in the arena."""
-
-
-class Later:
-    """Steps and offsets of one program, made once, when somebody asks for them.
-
-    What machine code runs needs neither: to make them takes a quarter of what a new size takes.
-
-    Args:
-        make: Makes them.
-    """
-
-    def __init__(self, make: Callable[[], Calls]) -> None:
-        self._make = make
-        self._lock = InterruptSafeLock()
-        self._calls: Calls | None = None
-
-    @property
-    def calls(self) -> Calls:
-        """Both."""
-        with self._lock:
-            if self._calls is None:
-                self._calls = self._make()
-            return self._calls
-
 
 class LaterSteps(Sequence[Step]):
-    """The steps of a program.
+    """The steps of a program, each made once, when somebody asks for it.
+
+    What machine code runs needs none of them: to make them takes a quarter of what a new size
+    takes. Calls of Python need theirs.
 
     Args:
         count: How many there are.
-        later: Makes them.
+        make: Makes the step of a number.
     """
 
-    def __init__(self, count: int, later: Later) -> None:
-        self._count, self._later = count, later
+    def __init__(self, count: int, make: Callable[[int], Step]) -> None:
+        self._make = make
+        self._lock = InterruptSafeLock()
+        self._steps: list[Step | None] = [None] * count
 
     def __len__(self) -> int:
-        return self._count
+        return len(self._steps)
 
     def __getitem__(self, index: Any) -> Any:
-        return self._later.calls[0][index]
+        if isinstance(index, slice):
+            return [self._step(number) for number in range(*index.indices(len(self)))]
+        return self._step(range(len(self))[index])
 
-    def __iter__(self) -> Iterator[Step]:
-        return iter(self._later.calls[0])
+    def _step(self, number: int) -> Step:
+        with self._lock:
+            found = self._steps[number]
+            if found is None:
+                found = self._steps[number] = self._make(number)
+            return found
 
 
 class LaterOffsets(Mapping[Operand, int]):
-    """Where operands lie in the arena of a program.
+    """Where operands lie in the arena of a program; made once, when somebody asks.
 
     Args:
-        later: Makes them.
+        make: Makes them all.
     """
 
-    def __init__(self, later: Later) -> None:
-        self._later = later
+    def __init__(self, make: Callable[[], dict[Operand, int]]) -> None:
+        self._make = make
+        self._lock = InterruptSafeLock()
+        self._offsets: dict[Operand, int] | None = None
 
     def __len__(self) -> int:
-        return len(self._later.calls[1])
+        return len(self._made())
 
     def __getitem__(self, operand: Operand) -> int:
-        return self._later.calls[1][operand]
+        return self._made()[operand]
+
+    def __contains__(self, operand: object) -> bool:
+        return operand in self._made()
 
     def __iter__(self) -> Iterator[Operand]:
-        return iter(self._later.calls[1])
+        return iter(self._made())
+
+    def _made(self) -> dict[Operand, int]:
+        with self._lock:
+            if self._offsets is None:
+                self._offsets = self._make()
+            return self._offsets

@@ -27,7 +27,7 @@ from partita.lowering.program import (
     Step,
     bytes_of_calls,
 )
-from partita.lowering.recording.later_steps import Calls, Later, LaterOffsets, LaterSteps
+from partita.lowering.recording.later_steps import LaterOffsets, LaterSteps
 from partita.lowering.shapes.symbolic_size import Recording, Size, holds_sizes, present
 
 
@@ -88,7 +88,6 @@ class RecordedProgram:
         if self._rest is not None:
             template, places = self._rest
             rest = Continuation(template.specializer, _made(filled, places), template.outputs)
-        later = Later(partial(self._calls, filled))
         recorded = Recorded(
             self._made,
             numbers,
@@ -100,8 +99,8 @@ class RecordedProgram:
         return Program(
             inputs=_made(filled, self._inputs),
             outputs=_made(filled, self._outputs),
-            steps=LaterSteps(len(self._steps), later),
-            offsets=LaterOffsets(later),
+            steps=LaterSteps(len(self._steps), partial(self._step, filled)),
+            offsets=LaterOffsets(partial(self._places_in_arena, filled)),
             arena_bytes=filled[self._arena_bytes],
             owned=_made(filled, self._owned),
             ops=self._ops,
@@ -110,19 +109,21 @@ class RecordedProgram:
             recorded=recorded,
         )
 
-    def _calls(self, filled: list[Any]) -> Calls:
-        """The steps of a program, and where its operands lie."""
-        parts, at = _made(filled, self._places), 0
-        steps = []
-        for step in self._steps:
-            if isinstance(step, _StepForm):
-                first, last = at + 3, at + 3 + step.args
-                (fn, work, when), at = parts[at:first], last + step.results
-                args, results = parts[first:last], parts[last:at]
-                step = Step(fn, args, step.op, step.shares, work, results, step.cleared, when=when)
-            steps.append(step)
+    def _step(self, filled: list[Any], number: int) -> Step:
+        """A step of a program."""
+        step = self._steps[number]
+        if not isinstance(step, _StepForm):
+            return step
+        first = self._starts[number]
+        count = 3 + step.args + step.results
+        fn, work, when, *rest = _made(filled, self._places[first : first + count])
+        args, results = tuple(rest[: step.args]), tuple(rest[step.args :])
+        return Step(fn, args, step.op, step.shares, work, results, step.cleared, when=when)
+
+    def _places_in_arena(self, filled: list[Any]) -> dict[Operand, int]:
+        """Where the operands of a program lie."""
         operands, offsets = (_made(filled, places) for places in self._offsets)
-        return steps, dict(zip(operands, offsets, strict=True))
+        return dict(zip(operands, offsets, strict=True))
 
     def _elements(self, filled: list[Any], arguments: Arguments) -> list[Array]:
         """The elements of constant arguments, of which no operands have to be made."""
@@ -130,7 +131,7 @@ class RecordedProgram:
         if asked is not arguments:
             places = [self._place_of_elements(*argument) for argument in arguments]
             self._asked = arguments, places
-        return [filled[place] if place >= 0 else array for place, array in places]
+        return [_thing(filled, place) if place >= 0 else array for place, array in places]
 
     def _place_of_elements(self, number: int, position: int) -> tuple[int, Any]:
         """Where the elements of a constant argument are, or -1 and the elements themselves."""
@@ -225,7 +226,7 @@ class _OperandForm(_PerSizeValue):
     def __call__(self, filled: list[Any]) -> Operand:
         """The operand for numbers."""
         shape = self.shape(filled)
-        elements = None if self.const < 0 else filled[self.const]
+        elements = None if self.const < 0 else _thing(filled, self.const)
         if elements is not None and elements.shape != shape:
             elements = elements.reshape(shape)  # a view of what stood for a whole array
         return Operand(
@@ -355,16 +356,12 @@ class _Form:
     def _operand(self, operand: Operand) -> int:
         if isinstance(operand, Packed):
             return self._packed(operand)
-        elements = -1 if operand.const is None else self.place(operand.const)
+        elements = -1 if operand.const is None else self._row(operand.const, operand.dtype)
         base = -1 if operand.base is None else self.place(operand.base)
         depends = any(place >= 0 and not self._is_fixed(place) for place in (elements, base))
         if not depends and not holds_sizes(operand.shape):
             return self._put(operand)
         shape = self._shape(operand.shape)
-        const = operand.const
-        is_table = const is not None and holds_sizes(const) and not _is_computed(const)
-        if is_table and operand.dtype != np.int64:
-            raise CompileError(f"A constant of type {operand.dtype} is made of sizes.")
         form = _OperandForm(shape, operand.dtype, elements, base, operand.lasting)
         known = self._shared.get(form)
         if known is not None and elements >= 0:
@@ -372,6 +369,17 @@ class _Form:
         place = self._put(form if known is None else self._things[known - self._numbers])
         self._shared.setdefault(form, place)
         return place
+
+    def _row(self, const: Array, dtype: np.dtype[Any]) -> int:
+        """The place of a constant's elements; tables, which have a memory in common, are int64."""
+        if const.dtype != object or _is_computed(const) or dtype == np.int64:
+            return self.place(const)
+        known = self._known.get(id(const))
+        if known is None:
+            shape, places = const.shape, self.places(const.reshape(-1).tolist())
+            made = _Made(lambda filled: np.array(_made(filled, places), dtype).reshape(shape))
+            known = self._known[id(const)] = self._put(made), const
+        return known[0]
 
     def _packed(self, operand: Packed) -> int:
         """The place of a packed weight, without its elements: these may go."""

@@ -5,13 +5,16 @@ results, and each new shape goes through all of them. numpy computes one in a mi
 back-end's kernels, made for large tensors, take a hundred times as long to be called. Unusual cases
 are left to these kernels, which also raise the errors.
 
-Arrays of objects hold symbolic sizes (:mod:`partita.lowering.shapes.symbolic_size`).
+Arrays of objects hold symbolic sizes (:mod:`partita.lowering.shapes.symbolic_size`), and floats
+that are computed of them (:mod:`partita.lowering.shapes.symbolic_elements`). Of floats only what
+IEEE 754 defines exactly is computed here, so that kernels would make the same.
 """
 
 from __future__ import annotations
 
 import functools
 import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,7 +23,8 @@ import numpy as np
 from partita.function_table import entered_in
 from partita.lowering.graph import Node
 from partita.lowering.program import Array, Operand
-from partita.lowering.shapes.symbolic_size import Size
+from partita.lowering.shapes.symbolic_elements import computed, converted, float_type, objects
+from partita.lowering.shapes.symbolic_size import Size, holds_sizes
 
 MOST_ELEMENTS = 64
 """Of an operand; what is larger is no shape."""
@@ -30,8 +34,14 @@ Rule = Callable[[Node, Sequence[Any]], Array | None]
 
 _RULES: dict[str, Rule] = {}
 
-_MIXED = frozenset({"Concat", "Add", "Sub", "Mul", "Div", "Mod", "Equal", "Where"})
+_MIXED = frozenset({"Concat", "Add", "Sub", "Mul", "Div", "Mod", "Equal", "Where", "Max", "Min"})
+_MIXED |= {"Greater", "GreaterOrEqual", "Less", "LessOrEqual"}
 """Operators whose inputs are of one type; symbolic ones may be among them."""
+
+_FLOATS = frozenset({np.dtype(np.float32), np.dtype(np.float64)})
+"""Types of floats in which numpy computes as kernels do."""
+
+_INT64 = np.dtype(np.int64)
 
 
 def small_result(node: Node, operands: Sequence[Operand | None]) -> Array | None:
@@ -50,7 +60,9 @@ def small_result(node: Node, operands: Sequence[Operand | None]) -> Array | None
             arrays.append(None)
             continue
         array = operand.const
-        if array is None or operand.dtype.kind not in "ib" or array.size > MOST_ELEMENTS:
+        if array is None or array.size > MOST_ELEMENTS:
+            return None
+        if operand.dtype.kind not in "ib" and operand.dtype not in _FLOATS:
             return None
         if array.ndim != operand.ndim:
             return None  # it stands for a whole array, see `Builder.computed`
@@ -58,7 +70,7 @@ def small_result(node: Node, operands: Sequence[Operand | None]) -> Array | None
     if not arrays or arrays[0] is None:
         return None
     if node.op_type in _MIXED and any(x is not None and x.dtype == object for x in arrays):
-        arrays = [x if x is None or x.dtype == bool else x.astype(object) for x in arrays]
+        arrays = [x if x is None or x.dtype == bool else objects(x) for x in arrays]
     try:
         result = rule(node, arrays)
     except ValueError:  # more inputs than the operator has
@@ -74,7 +86,10 @@ def small_operand(node: Node, operands: Sequence[Operand | None]) -> Operand | N
     dtype, output = result.dtype, node.outputs[0]
     if dtype.hasobject:
         said = None if output is None else output.dtype
-        dtype = said if said is not None and said.kind == "i" else np.dtype(np.int64)
+        whole = said if said is not None and said.kind == "i" else _INT64
+        dtype = float_type(result) or whole
+        if not holds_sizes(result):  # zero times a size is a number again
+            result = result.astype(dtype)
     return Operand(result.shape, dtype, result)
 
 
@@ -164,7 +179,11 @@ def _transpose(node: Node, arrays: Sequence[Any]) -> Array | None:
 def _cast(node: Node, arrays: Sequence[Any]) -> Array | None:
     dtype = None if node.outputs[0] is None else node.outputs[0].dtype
     x = arrays[0]
-    if dtype is None or dtype.kind != "i" or x.dtype.kind not in "iO":
+    if dtype is None or x.dtype.kind == "b":
+        return None
+    if dtype in _FLOATS or (dtype == _INT64 and float_type(x) is not None):
+        return converted(x, dtype)
+    if dtype.kind != "i" or x.dtype.kind not in "iO" or float_type(x) is not None:
         return None
     limits = np.iinfo(dtype)
     if not all(limits.min <= n <= limits.max for n in x.reshape(-1).tolist()):
@@ -198,8 +217,10 @@ def _constant_of_shape(node: Node, arrays: Sequence[Any]) -> Array | None:
 @_rule("Add", "Sub", "Mul")
 def _binary(node: Node, arrays: Sequence[Any]) -> Array | None:
     x, z = arrays
-    if z is None or x.dtype != z.dtype or x.dtype.kind not in "iO" or not _broadcast(x, z):
+    if z is None or x.dtype != z.dtype or x.dtype.kind not in "ifO" or not _broadcast(x, z):
         return None
+    if float_type(x) is not None:
+        return computed(_BINARY[node.op_type], x, z)
     with np.errstate(over="ignore"):  # as everywhere, sums that are too large begin anew
         return np.asarray(_BINARY[node.op_type](x, z))
 
@@ -207,8 +228,10 @@ def _binary(node: Node, arrays: Sequence[Any]) -> Array | None:
 @_rule("Div", "Mod")
 def _div(node: Node, arrays: Sequence[Any]) -> Array | None:
     x, z = arrays
-    if z is None or x.dtype != z.dtype or x.dtype.kind not in "iO" or not _broadcast(x, z):
+    if z is None or x.dtype != z.dtype or x.dtype.kind not in "ifO" or not _broadcast(x, z):
         return None
+    if float_type(x) is not None:
+        return computed(np.divide, x, z) if node.op_type == "Div" else None
     if not (z > 0).all():
         return None
     if node.op_type == "Mod" and not node.attrs.get("fmod", 0):
@@ -218,12 +241,12 @@ def _div(node: Node, arrays: Sequence[Any]) -> Array | None:
     return np.asarray(x % z if node.op_type == "Mod" else x // z)
 
 
-@_rule("Equal")
-def _equal(node: Node, arrays: Sequence[Any]) -> Array | None:
+@_rule("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
+def _compared(node: Node, arrays: Sequence[Any]) -> Array | None:
     x, z = arrays
     if z is None or x.dtype != z.dtype or not _broadcast(x, z):
         return None
-    return np.asarray(x == z)
+    return np.asarray(_COMPARED[node.op_type](x, z))
 
 
 @_rule("Where")
@@ -233,6 +256,78 @@ def _where(node: Node, arrays: Sequence[Any]) -> Array | None:
     condition, x, z = arrays
     return np.where(condition, x, z) if condition.dtype == bool and x.dtype == z.dtype else None
 
+
+@_rule("And", "Or", "Not")
+def _logical(node: Node, arrays: Sequence[Any]) -> Array | None:
+    x, z = arrays[0], arrays[-1]
+    if z is None or not x.dtype == z.dtype == bool or not _broadcast(x, z):
+        return None
+    if node.op_type == "Not":
+        return np.asarray(~x)
+    return np.asarray(x & z if node.op_type == "And" else x | z)
+
+
+@_rule("Ceil", "Floor", "Reciprocal", "Sqrt")
+def _unary(node: Node, arrays: Sequence[Any]) -> Array | None:
+    (x,) = arrays
+    dtype = float_type(x)
+    if dtype is None:
+        return None
+    if node.op_type == "Reciprocal":
+        return computed(np.divide, np.ones((), dtype), x)
+    return computed(_UNARY[node.op_type], x)
+
+
+@_rule("Max", "Min")
+def _extreme(node: Node, arrays: Sequence[Any]) -> Array | None:
+    found = arrays[0]
+    for z in arrays[1:]:
+        if z is None or found.dtype != z.dtype or found.dtype == bool or not _broadcast(found, z):
+            return None
+        found = computed(_EXTREME[node.op_type], found, z)
+    return np.asarray(found)
+
+
+@_rule("ReduceMax", "ReduceMin", "ReduceProd")
+def _reduced(node: Node, arrays: Sequence[Any]) -> Array | None:
+    """Of one dimension, as shapes have: to one element, or to none where its axis goes."""
+    x, given = arrays[0], arrays[1] if len(arrays) > 1 else node.attrs.get("axes")
+    axes = None if given is None else np.asarray(given).reshape(-1).tolist()
+    if x.ndim != 1 or x.dtype == bool or not x.size or axes not in (None, [0], [-1]):
+        return None
+    if axes is None and node.attrs.get("noop_with_empty_axes", 0):
+        return None
+    found: Array = x[:1]
+    if node.op_type != "ReduceProd":
+        for number in range(1, x.size):
+            found = computed(_EXTREME[node.op_type], found, x[number : number + 1])
+    elif float_type(x) is None:
+        found = np.multiply.reduce(x, dtype=x.dtype, keepdims=True)
+    else:
+        return None  # which is multiplied with which first is a kernel's matter
+    return found if node.attrs.get("keepdims", 1) else found.reshape(())
+
+
+_COMPARED: dict[str, Callable[[Any, Any], Any]] = {
+    "Equal": operator.eq,
+    "Greater": operator.gt,
+    "GreaterOrEqual": operator.ge,
+    "Less": operator.lt,
+    "LessOrEqual": operator.le,
+}
+
+_EXTREME: dict[str, Callable[..., Any]] = {
+    "Max": np.maximum,
+    "Min": np.minimum,
+    "ReduceMax": np.maximum,
+    "ReduceMin": np.minimum,
+}
+
+_UNARY: dict[str, Callable[..., Any]] = {
+    "Ceil": np.ceil,
+    "Floor": np.floor,
+    "Sqrt": np.sqrt,
+}
 
 _BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "Add": np.add,

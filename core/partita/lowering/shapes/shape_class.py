@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from partita.lowering.graph import Graph, Node, Value
+from partita.lowering.graph import Graph, Node, Value, taken_branch
 from partita.lowering.program import Array, Operand, OpRecord, Spec
 from partita.lowering.shapes.result_shapes import TOLD_BY_THE_RUN, predicted
 from partita.lowering.shapes.shape_arithmetic import small_operand
@@ -368,18 +368,21 @@ class _Sketch:
 
     def take(self, node: Node) -> bool:
         """Adds the results of a node; ``False`` if they are unknown without emitting it."""
-        if any(True for _ in node.graphs()):
-            return False
         if node.op_type in TOLD_BY_THE_RUN or not self._untold.isdisjoint(node.reads()):
             self._untold.update(value for value in node.outputs if value is not None)
             self.unfolded.append(node)
             return True
+        if any(True for _ in node.graphs()):
+            return self._take_branch(node)
         operands = [None if value is None else self._operand(value) for value in node.inputs]
         result = small_operand(node, operands)
         if result is not None:
             self._fold(node, result)
             return True
         if node.kind == "Identity" and operands[0] is not None:
+            if node.inputs[0] in self.folded:
+                self._fold(node, operands[0])
+                return True
             found: Sequence[Operand] | None = [Operand(operands[0].shape, operands[0].dtype)]
         else:
             found = predicted(node, operands)
@@ -391,6 +394,20 @@ class _Sketch:
             if value is not None:
                 self.operands[value] = operand
         return True
+
+    def _take_branch(self, node: Node) -> bool:
+        """The same of an If whose condition sizes decide, by the branch that is taken."""
+        source = node.inputs[0] if node.kind == "If" and node.inputs else None
+        condition = None if source is None else self._operand(source).const
+        if condition is None:
+            return False
+        branch = taken_branch(node, condition)
+        links = [
+            Node.link(made, target, node)
+            for made, target in zip(branch.outputs, node.outputs, strict=False)
+            if target is not None
+        ]
+        return all(self.take(inner) for inner in [*branch.nodes, *links])
 
     def _fold(self, node: Node, result: Operand) -> None:
         (output,) = node.outputs

@@ -385,10 +385,12 @@ class _Walk(MovedChannelsLast):
         parts = self.shape(node.outputs[0]) if node.outputs[0] is not None else None
         if transpose is None or last is None or parts is None or len(parts) != 5:
             return False
+        if list(transpose.attrs.get("perm", ())) != [0, 2, 1, 3, 4]:
+            return False
         groups = parts[1]
         fits = parts == (n, groups, c // max(groups, 1), h, w)
         whole = last.outputs[0] is not None and self.shape(last.outputs[0]) == (n, c, h, w)
-        if not fits or not whole or list(transpose.attrs.get("perm", ())) != [0, 2, 1, 3, 4]:
+        if not fits or not whole:
             return False
         for later in (transpose, last):
             self.take_with(later)

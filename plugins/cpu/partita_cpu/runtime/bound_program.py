@@ -39,8 +39,9 @@ class BoundProgram:
         times: Where to note what each operation took, or ``None``.
         arena: At least as many bytes as the program's intermediate tensors take.
         results: Memory of the outputs for which a run is given none.
-        make_runner: Makes what runs bodies, and the rest of the program for sizes that are
-            known in the run alone; its argument is where to note times, or ``None``.
+        make_runner: Makes what runs bodies; its argument is where to note times, or ``None``.
+        rest: Runs the rest of the program, for sizes that are known in the run alone. Programs
+            have it in common.
         in_place: By output the input whose memory it may be given.
 
     Attributes:
@@ -55,6 +56,7 @@ class BoundProgram:
         arena: Array,
         results: ResultMemory,
         make_runner: Callable[[ProgramMaker, Times | None], Runner],
+        rest: Runner | None = None,
         in_place: Mapping[int, int] | None = None,
     ) -> None:
         self._program = self.program = program
@@ -83,16 +85,15 @@ class BoundProgram:
         self._python_inputs = self._places_in_python()
         table = self._table
         self._input_slots = [None if table is None else table.slots_of(p) for p in layout.inputs]
-        rest = program.rest
-        self._rest = None if rest is None else make_runner(rest.specializer, times)
+        self._rest = rest
         self._own_bytes = _ARGUMENT_BYTES * layout.arguments
         self._to_buffers = False  # whether steps write all outputs to the buffers
         self._direct = program.is_direct
 
     @property
     def kept_bytes(self) -> int:
-        """What keeping it costs, roughly: its calls, its outputs, and the same of its rest."""
-        return self._own_bytes + (0 if self._rest is None else self._rest.kept_bytes)
+        """What keeping it costs, roughly: its calls, without its rest."""
+        return self._own_bytes
 
     def explain(self) -> tuple[ExecutedStep, ...]:
         """The kernels, in order, those too that a run itself made known."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -71,6 +72,7 @@ class GraphRunner:
         self._times = times
         self._arena = aligned_empty((0,), _BYTE)
         self._results = ResultMemory()
+        self._rests: _Rests = weakref.WeakValueDictionary()
         self.bound_programs: RecentlyUsed[int, BoundProgram] = RecentlyUsed(
             most_bytes, lambda bound: bound.kept_bytes
         )
@@ -179,6 +181,8 @@ class GraphRunner:
         if arrays is None or not all(array.flags.carray for array in outputs):
             return None
         program = self._specializer.program_for(arrays)
+        if not program.is_direct:
+            return None
         self.bound_programs.discard(id(program))
         self._last = None
         arena = lent_arena(scratch, program.arena_bytes)
@@ -198,6 +202,8 @@ class GraphRunner:
         What ran, which may have returned a body's results, is bound anew when its shapes come.
         """
         self._results.leave()
+        for rest in self._rests.values():
+            rest.leave_results()
         if self._last is not None:
             self._kernels = self._last.explain()
             self.bound_programs.discard(id(self._last.program))
@@ -215,8 +221,9 @@ class GraphRunner:
     @property
     def kept_bytes(self) -> int:
         """What is kept for all shapes seen before, the arena, and memory of results."""
-        plain = 0 if self._unpredicted is None else self._unpredicted.kept_bytes
-        return self.bound_programs.nbytes + self._arena.nbytes + self._results.nbytes + plain
+        others = [*self._rests.values(), *filter(None, [self._unpredicted])]
+        own = self.bound_programs.nbytes + self._arena.nbytes + self._results.nbytes
+        return own + sum(other.kept_bytes for other in others)
 
     def close(self) -> None:
         """Frees the memory; a later run takes new."""
@@ -245,8 +252,16 @@ class GraphRunner:
     ) -> BoundProgram:
         """A program on this runner's memory; the other arguments are for what runs bodies in it."""
         make_runner = functools.partial(_runner_of_body, self._team, most_bytes, cancellation)
+        rest = None
+        if program.rest is not None:
+            rest = self._rests.get(id(program.rest.specializer))
+            if rest is None:
+                half = most_bytes // 2  # all rests behind one another keep as much again at most
+                maker = program.rest.specializer
+                rest = GraphRunner(maker, self._team, times, half, cancellation)
+                self._rests[id(maker)] = rest
         return BoundProgram(
-            program, self._team, times, arena, self._results, make_runner, self._in_place
+            program, self._team, times, arena, self._results, make_runner, rest, self._in_place
         )
 
     def _arena_for(self, program: Program) -> Array:
@@ -262,6 +277,10 @@ class GraphRunner:
         return self._arena
 
 
+_Rests = weakref.WeakValueDictionary[int, GraphRunner]
+"""What runs the rests of programs, by what makes these; the programs of one class share a rest."""
+
+
 def _runner_of_body(
     team: Team,
     most_bytes: int,
@@ -269,5 +288,5 @@ def _runner_of_body(
     specializer: ProgramMaker,
     times: Times | None,
 ) -> GraphRunner:
-    """What runs a body or a rest. It knows no runner around it, so that no cycle keeps memory."""
+    """What runs a body. It knows no runner around it, so that no cycle keeps memory."""
     return GraphRunner(specializer, team, times, most_bytes, cancellation)

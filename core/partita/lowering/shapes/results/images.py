@@ -32,6 +32,12 @@ def _resize(node: Node, operands: Any) -> Sequence[int] | None:
     return found
 
 
+@IMAGE_RESULTS.shape("RoiAlign")
+def _roi_align(node: Node, operands: Any) -> Sequence[int]:
+    height, width = (node.attrs.get(f"output_{side}", 1) for side in ("height", "width"))
+    return operands[1].shape[0], operands[0].shape[1], height, width
+
+
 @IMAGE_RESULTS.shape("DepthToSpace")
 def _depth_to_space(node: Node, operands: Any) -> Sequence[int]:
     n, c, h, w = operands[0].shape

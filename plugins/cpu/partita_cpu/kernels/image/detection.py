@@ -9,6 +9,7 @@ import numpy as np
 from partita.contract.query import Reason, ReasonCode
 from partita.errors import InputError
 from partita.lowering import Array, Builder, Node, Operand
+from partita.lowering.shapes.symbolic_size import integers
 from partita_cpu.jit.kernel import jit
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.kernels.half import through_float32
@@ -345,7 +346,7 @@ def emit_roi_align(b: Builder, node: Node, x: Operand, rois: Operand, batches: O
             rois,
             images,
             b.flat(y),
-            b.constant(np.array([channels, height, width, oh, ow], np.int64)),
+            b.constant(integers([channels, height, width, oh, ow])),
             RoiSampling(
                 float(attrs.get("spatial_scale", 1.0)),
                 offset,

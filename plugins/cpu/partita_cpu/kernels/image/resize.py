@@ -31,6 +31,7 @@ from partita.lowering.geometry.resampling import (
     scaled,
 )
 from partita.lowering.shapes.symbolic_size import (
+    always_equal,
     assumed,
     evaluated,
     has_varied,
@@ -357,7 +358,7 @@ def _resampled(
             b.call_numpy(_settle, wide)
         return emit_cast(b, wide, x.dtype)
     y = x
-    order = [k for k, axis in enumerate(axes) if has_varied(axis[:3]) or not axis.is_identity]
+    order = [k for k, axis in enumerate(axes) if not _is_left_out(axis)]
     order.sort(key=lambda k: (assumed(evaluated(_growth, axes[k].out, axes[k].size)), -k))
     if mode == "nearest" and len(order) == 2 and abs(order[0] - order[1]) == 1:
         first = min(order)
@@ -371,6 +372,16 @@ def _resampled(
             y = _mixed(b, y, k, axes[k], _interpolation(node, mode))
     y = _extrapolated(b, node, y, axes)
     return y if y is not x else b.view(x, x.shape)
+
+
+def _is_left_out(axis: AxisSizes) -> bool:
+    """Whether an axis stays as it is; of one that does so for some sizes, the first recording asks.
+
+    Resampling it moves each element to where it was.
+    """
+    if has_varied(axis) and not always_equal(axis.size, axis.out):
+        return False
+    return axis.is_identity
 
 
 def _growth(out: int, size: int) -> float:

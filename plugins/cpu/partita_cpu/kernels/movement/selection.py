@@ -9,6 +9,7 @@ import numpy as np
 from partita.errors import InputError, OperandError
 from partita.lowering import Array, Builder, Node, Operand
 from partita.lowering.geometry.axes import axis_of
+from partita.lowering.shapes.symbolic_size import integer
 from partita_cpu.jit.kernel import jit
 from partita_cpu.kernels.half import through_float32
 from partita_cpu.kernels.movement.index_steps import taken
@@ -87,7 +88,7 @@ def top_k_rows(
 @through_float32
 def top_k(b: Builder, node: Node, x: Operand, k: Operand | None = None) -> tuple[Operand, Operand]:
     """The k largest or smallest along an axis, in order; of equal ones the first comes first."""
-    count = int(node.attrs["k"] if k is None else b.value(k).ravel()[0])
+    count = integer(node.attrs["k"] if k is None else b.value(k).ravel()[0])
     axis = axis_of(node, node.attrs.get("axis", -1), x.ndim)
     if not 0 <= count <= x.shape[axis]:
         raise OperandError(

@@ -17,7 +17,7 @@ import numpy as np
 
 from partita.lowering import Array, Builder
 from partita.lowering.geometry.boxes import Box, strides_of
-from partita.lowering.shapes.symbolic_size import Size, evaluated, settled
+from partita.lowering.shapes.symbolic_size import Size, assumed, evaluated, has_varied, settled
 from partita.lowering.transformed_weights import Form
 from partita_cpu.gemm.arithmetic import Arithmetic, on_tiles, tile_columns
 from partita_cpu.gemm.blocking.left_matrix import LONG_LINE
@@ -56,7 +56,8 @@ def pixels_per_group(images: Images, level: Level, arithmetic: Arithmetic) -> in
     width = images.out_width
     if isinstance(width, Size):
         # Weights are packed for each number: not one for each remainder of the width.
-        return settled(evaluated(_cheapest_of_any, width // LONG_LINE, most, *sizes))
+        count = evaluated(_cheapest_of_any, width // LONG_LINE, most, *sizes)
+        return settled(assumed(count))
     return _cheapest(width, most, *sizes)
 
 
@@ -132,7 +133,7 @@ def emit_grouped_pixels(b: Builder, policy: PrecisionPolicy, step: LinearStep) -
     """Records what `emit_product` would, if it is worth it to compute pixels together."""
     images, op, y, storage = step.images, step.op, step.y, step.storage
     count = pixels_per_group(images, policy.level, policy.arithmetic)
-    whole = images.out_width % count == 0
+    whole = not has_varied([images.out_width]) and images.out_width % count == 0
     alone = storage.y_pitch in (0, images.outputs) and not (storage.scaled or storage.planar)
     if count == 1 or not alone or (op.residual is not None and not whole):
         return False
