@@ -40,7 +40,7 @@ class Expectations:
             ExpectationsError: It says what is wrong with which entry.
         """
         try:
-            data = tomllib.loads(path.read_text())
+            data = tomllib.loads(path.read_text(encoding="utf-8-sig"))
         except OSError as error:
             raise ExpectationsError(f"Cannot read expectations '{path}': {error}") from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

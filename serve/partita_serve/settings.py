@@ -175,7 +175,6 @@ def read_toml(path: Path) -> dict[str, Any]:
         PropertyError: It cannot be read, or is no TOML.
     """
     try:
-        with path.open("rb") as file:
-            return tomllib.load(file)
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
         raise PropertyError(f"'{path}' cannot be read: {error}.") from error

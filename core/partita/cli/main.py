@@ -99,9 +99,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _guarded(argv)
     except BrokenPipeError:
-        # Whoever read our output has gone; Python must not try to flush it again at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()  # whoever read it has gone
         return EXIT_NOBODY_READS
+    except OSError as error:  # of stdout alone: those of commands are said where they are run
+        _drop_output()
+        sys.stderr.write(f"partita: error: stdout cannot be written: {error}\n")
+        return EXIT_ERROR
     except KeyboardInterrupt:
         if is_process:  # it may end without a word from now on
             signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -113,6 +116,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
         sys.stderr.write("partita: interrupted\n")
         return EXIT_INTERRUPTED
+
+
+def _drop_output() -> None:
+    """Lets Python flush at its end, without an error, what stdout does not take."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _guarded(argv: Sequence[str] | None) -> int:

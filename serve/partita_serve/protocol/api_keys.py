@@ -32,7 +32,7 @@ class ApiKeys:
             PropertyError: It cannot be read, or holds none.
         """
         try:
-            lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+            lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
         except (OSError, UnicodeDecodeError) as error:
             raise PropertyError(f"The keys in '{path}' cannot be read: {error}.") from error
         keys = [line for line in lines if line and not line.startswith("#")]

@@ -4,6 +4,7 @@ import io
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -24,6 +25,22 @@ def test_closed_streams_are_no_error_of_a_process(closed):
     command = [sys.executable, "-m", "partita", "zoo", "list"]
     done = subprocess.run(command, stdout=subprocess.PIPE, preexec_fn=close, check=True)
     assert (b"magika" in done.stdout) == (1 not in closed)
+
+
+FULL = Path("/dev/full")
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="this system has no file that is always full")
+@pytest.mark.parametrize("command", ["--version", "zoo list", "run builtin:digits -d CPU -o -"])
+def test_a_full_disk_behind_stdout_is_one_line(command, monkeypatch):
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)  # what is written early fails elsewhere
+    with FULL.open("wb") as full:
+        words = [sys.executable, "-m", "partita", *command.split()]
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    errors = [line for line in done.stderr.splitlines() if not line.startswith("partita: note")]
+    assert done.returncode == 1
+    assert len(errors) == 1
+    assert errors[0].startswith("partita: error: stdout cannot be written: ")
 
 
 def test_shapes_beyond_all_memory_are_one_line(capsys):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 import subprocess
@@ -62,6 +63,11 @@ def test_patterns_find_their_reason(tmp_path):
     assert expectations.find("a/b/c") == ("unsupported", "never")
     assert expectations.find("b/x1") == ("xfail", "not yet")
     assert expectations.find("b/x12") is None
+
+
+def test_reasons_are_utf8_whatever_the_locale_and_editor(tmp_path):
+    (tmp_path / "e.toml").write_bytes(codecs.BOM_UTF8 + '[xfail]\r\n"a" = "\u00fc"\r\n'.encode())
+    assert Expectations.load(tmp_path / "e.toml").find("a") == ("xfail", "\u00fc")
 
 
 def test_entry_without_reason_is_refused(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import enum
 import tomllib
 
@@ -104,6 +105,13 @@ def test_a_lock_survives_the_disk(model, tmp_path):
     assert list(again.ops) == list(odd)
     with pytest.raises(PlanError, match="cannot be written"):
         lock.save(tmp_path / "no" / "plan.toml")
+
+
+def test_a_lock_may_be_edited_on_windows(model, tmp_path):
+    lock = lock_of(model, op_types={})
+    lines = lock.text().splitlines()
+    (tmp_path / "plan.toml").write_bytes(codecs.BOM_UTF8 + "\r\n".join(lines).encode())
+    assert locks.load(tmp_path / "plan.toml") == lock
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Bodies of inference over REST; what tritonclient writes is read, and it reads what is written."""
 
 import asyncio
+import codecs
 import contextlib
 import gzip
 import math
@@ -217,6 +218,8 @@ def test_keys_are_read_from_a_file(tmp_path):
         with pytest.raises(Unauthorized, match="needs a key that this server knows"):
             keys.check([header])
     ApiKeys().check([])
+    file.write_bytes(codecs.BOM_UTF8 + b"abc\r\n")  # as editors on Windows write it
+    ApiKeys.read(file).check([(b"x-api-key", b"abc")])
     file.write_text("# none\n")
     with pytest.raises(PropertyError, match="holds no keys; write one a line"):
         ApiKeys.read(file)

@@ -1,6 +1,7 @@
 """Folders of models: what is found in them, and what is refused."""
 
 import asyncio
+import codecs
 import gc
 
 import pytest
@@ -151,3 +152,8 @@ def test_sizes_are_read_with_units():
 def test_a_settings_file_that_is_not_there_says_so(tmp_path):
     with pytest.raises(PropertyError, match=r"'.*no.toml' cannot be read"):
         read_toml(tmp_path / "no.toml")
+
+
+def test_a_settings_file_may_be_edited_on_windows(tmp_path):
+    (tmp_path / "a.toml").write_bytes(codecs.BOM_UTF8 + 'a = "\u00fc"\r\n[b]\r\n'.encode())
+    assert read_toml(tmp_path / "a.toml") == {"a": "\u00fc", "b": {}}

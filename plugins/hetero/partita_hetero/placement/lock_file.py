@@ -121,7 +121,7 @@ def load(path: Path) -> Lock:
     try:
         with path.open("rb") as file:
             content = file.read(MOST_BYTES + 1)
-        text = content.decode("utf-8").replace("\r\n", "\n")
+        text = content.decode("utf-8-sig").replace("\r\n", "\n")
         _check_size(text, len(content), path)
         data = tomllib.loads(text)
     except (OSError, UnicodeDecodeError) as error:

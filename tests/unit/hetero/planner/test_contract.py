@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 from dataclasses import replace
 
@@ -67,6 +68,9 @@ def test_a_parallel_run_overlaps_independent_parts():
 def test_a_cost_table_comes_back_the_same(tmp_path):
     problem = diamond()
     save(problem, tmp_path / "table.json")
+    on_windows = codecs.BOM_UTF8 + (tmp_path / "table.json").read_bytes()
+    (tmp_path / "edited.json").write_bytes(on_windows)
+    assert load(tmp_path / "edited.json") == load(tmp_path / "table.json")
     assert load(tmp_path / "table.json") == problem
     assert from_json(json.loads(json.dumps(to_json(problem)))) == problem
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -110,7 +111,7 @@ def load(path: Path) -> Problem:
         PlanError: The file cannot be read or is not a cost table; says what is wrong and where.
     """
     try:
-        text = path.read_bytes()
+        text = path.read_bytes().removeprefix(codecs.BOM_UTF8)
     except OSError as error:
         raise PlanError(f"The cost table '{path}' cannot be read: {error}") from error
     try:
