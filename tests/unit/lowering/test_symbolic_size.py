@@ -351,11 +351,16 @@ def test_a_reshape_to_none_is_a_decision_in_the_first_class_alone():
 
 
 def test_decisions_come_before_what_only_a_program_needs():
+    """And those by arithmetic before those by functions."""
     recording = Recording()
     x = recording.size(4)
     calls = []
-    _ = evaluated(lambda n: calls.append(n) or n, x).place
+    _ = evaluated(lambda n: calls.append(("asked", n)) or n, x).place
+    assert evaluated(lambda n: calls.append(("decides", n)) or n % 5, x) > 2
     assert x * x > 10
     recording.close(for_good=True)
-    assert recording.repeat([2]) is None and calls == [4]
-    assert recording.repeat([5]) is not None and calls == [4, 5]
+    calls.clear()
+    assert recording.repeat([2]) is None and calls == []
+    assert recording.repeat([6]) is None and calls == [("decides", 6)]
+    assert recording.repeat([8]) is not None
+    assert calls[1:] == [("decides", 8), ("asked", 8)]

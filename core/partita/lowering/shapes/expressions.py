@@ -93,30 +93,37 @@ class Expressions:
             self._factors, self._quotients, self._bounds = {}, {}, {}
 
     def _prune(self) -> None:
-        """Leaves decisions and what they need, and behind these what else is asked for."""
-        needed: set[int] = set()
-        decisive, asked = self._needed(self._steps, needed)
-        needed.update(self._asked)
-        self._steps = decisive + self._needed(asked, needed)[0]
+        """Leaves decisions and what they need, and behind these what else is asked for.
+
+        Decisions by arithmetic alone come before those that call functions: sizes of which they
+        come out otherwise shall cost little.
+        """
+        dear, needed, rest = self._dear(), set[int](), self._steps
+        kept: list[_Step] = []
+        for round_ in range(3):
+            chosen: list[_Step] = []
+            others: list[_Step] = []
+            for step in reversed(rest):
+                place, _, left, right, _ = step
+                is_decision = place < 0 and (round_ > 0 or dear.isdisjoint((left, right)))
+                is_needed = is_decision or place in needed
+                (chosen if is_needed else others).append(step)
+                if is_needed:
+                    needed.update(left if right < 0 else (left, right))
+            kept += chosen[::-1]
+            rest = others[::-1]
+            if round_ == 1:
+                needed.update(self._asked)
+        self._steps = kept
         self._pruned = True
 
-    @staticmethod
-    def _needed(steps: Sequence[_Step], needed: set[int]) -> tuple[list[_Step], list[_Step]]:
-        """The decisions among steps, and those whose places are needed; and all others.
-
-        Args:
-            steps: In their order, which both lists keep.
-            needed: Places; those that are needed for them are added.
-        """
-        kept: list[_Step] = []
-        others: list[_Step] = []
-        for step in reversed(steps):
-            place, _, left, right, _ = step
-            is_needed = place < 0 or place in needed
-            (kept if is_needed else others).append(step)
-            if is_needed:
-                needed.update(left if right < 0 else (left, right))
-        return kept[::-1], others[::-1]
+    def _dear(self) -> set[int]:
+        """The places of what functions return, and of what is computed of that."""
+        dear: set[int] = set()
+        for place, _, left, right, _ in self._steps:
+            if place >= 0 and (right < 0 or left in dear or right in dear):
+                dear.add(place)
+        return dear
 
     def ask_for(self, place: int) -> int:
         """The place, whose value :meth:`repeat` computes from now on in any case.
