@@ -17,6 +17,7 @@ from partita.lowering.program import Operand
 from partita.lowering.shapes.symbolic_size import (
     Recording,
     Size,
+    always_equal,
     evaluated,
     found_equal,
     highest,
@@ -364,3 +365,26 @@ def test_decisions_come_before_what_only_a_program_needs():
     assert recording.repeat([6]) is None and calls == [("decides", 6)]
     assert recording.repeat([8]) is not None
     assert calls[1:] == [("decides", 8), ("asked", 8)]
+
+
+def test_what_was_decided_to_be_equal_is_one_from_then_on():
+    recording = Recording()
+    n, m, s = recording.size(4), recording.size(4), recording.size(7)
+    before = n * s, m * s
+    assert n + 3 == m + 3
+    assert always_equal(n, m) and always_equal(m * 5 + 1, n * 5 + 1) and always_equal(*before)
+    assert m > 2 and never_less(n, 3)
+    places = [(m * s + 1).place, (n * s + 1).place]
+    assert places[0] == places[1]
+    apart = recording.size(9)
+    assert apart == n + 5
+    assert always_equal(apart * 2, n * 2 + 10) and never_less(apart, 8)
+    other = recording.fork(recording.repeat([6, 6, 2, 11]))
+    recording.close()
+    assert recording.repeat([6, 6, 2, 11])[places[0]] == 13
+    assert recording.repeat([6, 5, 2, 11]) is None
+    assert recording.repeat([6, 6, 2, 12]) is None
+    assert recording.repeat([2, 2, 2, 7]) is None
+    n, m, _, apart = other.inputs(other.sizes())
+    assert always_equal(n, m) and always_equal(apart, m + 5)
+    assert n == 6 and other.settled_inputs() == [0, 1, 3]

@@ -237,6 +237,35 @@ class Expressions:
             self._steps.append((-1, fn, left, right, outcome))
         return outcome
 
+    def _unify(self, one: LinearForm, other: LinearForm) -> None:
+        """Computes by one atom what was of two, since two forms of them were decided to be equal.
+
+        Sizes of several inputs, such as their batch, are one from then on.
+        """
+        if one.atom > other.atom:
+            one, other = other, one
+        if one.factor != other.factor or (one.offset - other.offset) % one.factor:
+            return
+        self._replace(other.atom, one.atom, (one.offset - other.offset) // one.factor)
+
+    def _replace(self, gone: int, atom: int, apart: int) -> None:
+        """Writes forms of one atom as forms of another one, than which it is more by a number."""
+        if gone == atom or gone in self._quotients:  # whose bounds are those of what is divided
+            return
+        for place, form in enumerate(self._forms):
+            if form is not None and form.factor and form.atom == gone:
+                self._forms[place] = LinearForm(
+                    form.factor, atom, form.factor * apart + form.offset
+                )
+        if atom not in self._quotients:
+            low, high = self._bounds[gone]
+            mine = self._bounds[atom]
+            self._bounds[atom] = Bounds(max(mine.low, low - apart), min(mine.high, high - apart))
+        products = [(place, all_) for place, all_ in self._factors.items() if gone in all_]
+        for place, factors in products if apart == 0 else []:
+            same = self._product([atom if factor == gone else factor for factor in factors])
+            self._replace(max(place, same), min(place, same), 0)
+
     def _compare(self, fn: Operator, factor: int, atom: int, number: int) -> bool:
         """Decides ``fn(factor * atom, number)``."""
         if not factor:

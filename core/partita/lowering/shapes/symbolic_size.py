@@ -56,7 +56,8 @@ class Recording(Expressions):
 
     def settled_inputs(self) -> list[int]:
         """The numbers of those given sizes that are one number, by what was decided so far."""
-        bounds = [self._bounds[place] for place in self._inputs]
+        forms = [self._forms[place] for place in self._inputs]
+        bounds = [ANY if form is None else self._bounds_of(form) for form in forms]
         return [number for number, (low, high) in enumerate(bounds) if low == high]
 
     def size(self, value: int) -> Size:
@@ -123,6 +124,10 @@ class Recording(Expressions):
                 factor, number = one.factor - other.factor, other.offset - one.offset
                 return self._compare(fn, factor, one.atom, number)
             left, right = self._linear(one), self._linear(other)
+            outcome = self._decide(fn, left, right)
+            if fn is (operator.eq if outcome else operator.ne):
+                self._unify(one, other)
+            return outcome
         return self._decide(fn, left, right)
 
     def never_less(self, x: Number, z: Number) -> bool:

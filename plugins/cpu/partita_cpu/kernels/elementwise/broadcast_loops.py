@@ -266,7 +266,7 @@ def emit_broadcast(
     Raises:
         OperandError: An operand does not broadcast to the shape of the result.
     """
-    if any(operand.shape != y.shape for operand in operands) and (
+    if not all(_is_as(operand.shape, y.shape) for operand in operands) and (
         broadcast_shape(b, [*operands, y]) != y.shape
     ):
         listed = ", ".join(str(list(operand.shape)) for operand in operands)
@@ -286,8 +286,13 @@ def emit_broadcast(
         b.call(kernel, *(b.flat(operand) for operand in operands), b.flat(y), plan, *args)
 
 
+def _is_as(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Whether shapes are known to be the same, which decides nothing."""
+    return len(shape) == len(other) and all(map(always_equal, shape, other))
+
+
 def _expanded(b: Builder, x: Operand, shape: tuple[int, ...]) -> Operand:
-    if x.shape == shape:
+    if _is_as(x.shape, shape):
         return x
     full = b.empty(shape, x.dtype)
     b.call_numpy(expand, x, full)
