@@ -45,26 +45,37 @@ _EXPONENTS = (
 _FEW_EXPONENTS = (0.1656679310823524, 0.5049633168883856, 1.0001642193141946, 0.9999280724659301)
 """The same of exp itself, to 7.5e-5 of it: a quarter of what rounding to bfloat16 leaves."""
 
-_LOWEST = -88.25
+EXP2_POWERS = (
+    *(0.0001532647293061018, 0.0013390807434916496, 0.009618505835533142),
+    *(0.05550359934568405, 0.24022647738456726, 0.6931471824645996, 1.0),
+)
+"""Of the polynomial that is 2**r to 3e-9 of it for |r| <= 1/2, highest power first."""
+
+FEW_EXP2_POWERS = (0.0551716685295105, 0.2426111400127411, 0.6932609677314758, 0.9999280571937561)
+"""The same to 7.5e-5 of it."""
+
+_LOWEST, _LOWEST_EXPONENT = -88.25, -127.0
 """What lies below is taken as this, whose power of two, ``2**-127``, is 0 by its bits."""
 
 _TOGETHER = 3
 """Rows whose vectors are computed side by side; twice as many of those that have one vector."""
 
-TAIL_LIMIT = 5.6
-"""Beyond it the tail of the normal distribution, below 1.1e-8, is taken as 0."""
-
 TAIL_POWERS = (
-    *(1.0311872955526269e-07, -2.56229850492673e-06, 2.517253960832022e-05),
-    *(-0.00010391873365733773, -0.00017331251001451164, 0.005010105669498444),
-    *(-0.036469604820013046, -0.3182719051837921, -0.7978885173797607, -0.6931471228599548),
+    *(-3.027230377483647e-08, 8.885775741873658e-07, -1.1210190677957144e-05),
+    *(7.742731395410374e-05, -0.00028146582189947367, 5.900164978811517e-07),
+    *(0.006949807982891798, -0.052445441484451294, -0.4592188596725464),
+    *(-1.15110445022583, -1.0),
 )
-"""Of the polynomial that is the logarithm of that tail from 0 to the limit, highest power first;
-fitted so that the tail is off by at most 2e-8, and by 7e-6 of itself."""
+"""Of the polynomial that is the logarithm to base 2 of the normal distribution's tail, for what is
+above 0, highest power first.
+
+Fitted so that the tail is off by at most 4.2e-9, and up to 5.6 by 1.5e-6 of itself. From there on,
+where the tail is below 1.1e-8, the polynomial falls as fast or faster, and is -inf at infinity.
+"""
 
 _FEW_TAIL_POWERS = (
-    *(-0.00015703050500677252, 0.0033182105713814277, -0.030670528829175016),
-    *(-0.32597130725107926, -0.7942879516319162, -0.6934175799842119),
+    *(-0.00022654712665826082, 0.004787166137248278, -0.04424821957945824),
+    *(-0.47027719020843506, -1.1459152698516846, -1.0003900527954102),
 )
 """The same for results in bfloat16, off by at most 2.8e-4."""
 
@@ -254,9 +265,7 @@ class Formulas:
         """The probability that a number of the normal distribution is below x."""
         size = self._each(lambda a: f"call {self._kind} {self._fabs}({self._kind} {a})", x)
         p = self._polynomial(_FEW_TAIL_POWERS if self._rounded else TAIL_POWERS, size)
-        far = self._two("fcmp ogt", size, self._number(TAIL_LIMIT))
-        near = self.exp_below_zero(p)
-        tail = self._chosen(far, "zeroinitializer", near)
+        tail = self._exp2_below_zero(p)
         rest = self._two("fsub", self._number(1.0), tail)
         return self._chosen(self._negative(x), tail, rest)
 
@@ -270,8 +279,7 @@ class Formulas:
 
     def exp_below_zero(self, x: _Numbers) -> list[str]:
         """exp(x) for x <= 0: ``2**k * exp(r)`` with ``|r| <= ln(2) / 2``."""
-        lowest = self._number(_LOWEST)
-        x = self._chosen(self._two("fcmp olt", x, lowest), lowest, x)
+        x = self._at_least(_LOWEST, x)
         shifted = self._fma(x, self._number(1 / math.log(2)), self._number(_ROUND))
         k = self._two("fsub", shifted, self._number(_ROUND))
         if self._rounded:
@@ -281,6 +289,23 @@ class Formulas:
             r = self._fma(k, self._number(-_LN2_HIGH), x)
             r = self._fma(k, self._number(-float(np.float32(math.log(2) - _LN2_HIGH))), r)
             p = self._polynomial((*_EXPONENTS, 1.0, 1.0), r)
+        return self._times_power(p, shifted)
+
+    def _exp2_below_zero(self, x: _Numbers) -> list[str]:
+        """``2**x`` for x <= 0: ``2**k * 2**r`` with ``|r| <= 1 / 2``."""
+        x = self._at_least(_LOWEST_EXPONENT, x)
+        shifted = self._two("fadd", x, self._number(_ROUND))
+        r = self._two("fsub", x, self._two("fsub", shifted, self._number(_ROUND)))
+        p = self._polynomial(FEW_EXP2_POWERS if self._rounded else EXP2_POWERS, r)
+        return self._times_power(p, shifted)
+
+    def _at_least(self, limit: float, x: _Numbers) -> list[str]:
+        """x, or the limit where that is larger; NaN stays."""
+        lowest = self._number(limit)
+        return self._chosen(self._two("fcmp olt", x, lowest), lowest, x)
+
+    def _times_power(self, p: list[str], shifted: list[str]) -> list[str]:
+        """``p * 2**k``, where k is in the low bits of what was shifted by `_ROUND`."""
         bits = self._each(lambda a: f"bitcast {self._kind} {a} to {self._ints}", shifted)
         biased = self._int("add", bits, 127 - _ROUND_BITS)
         power = self._int("shl", biased, 23)

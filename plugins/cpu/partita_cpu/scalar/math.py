@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from partita_cpu.jit.deferred_numba import overload, register_jitable, types
-from partita_cpu.llvm.activations import TAIL_LIMIT, TAIL_POWERS
+from partita_cpu.llvm.activations import EXP2_POWERS, FEW_EXP2_POWERS, TAIL_POWERS
 from partita_cpu.scalar.instructions import bits, copysign, larger_integer, like, muladd, ordered
 
 LN2_HIGH = np.float32(0.693145751953125)
@@ -27,8 +27,6 @@ LOG2_E = np.float32(1 / math.log(2))
 ROUND = np.float32(12582912.0)
 """1.5 * 2**23: adding it rounds a float32 to a whole number, in its low bits."""
 ROUND_BITS = np.int32(0x4B400000)
-ROUGH_POWERS = (0.0551716685295105, 0.2426111400127411, 0.6932609677314758, 0.9999280571937561)
-"""Of the polynomial that is 2**r to 7.5e-5 of it for |r| <= 1/2, highest power first."""
 INFINITY = np.float32(math.inf)
 NAN = np.float32(math.nan)
 
@@ -126,9 +124,9 @@ def rough_power_of_two(x: Any) -> Any:
     limited = np.float32(-127.0) if x < np.float32(-126.0) else x
     shifted = limited + ROUND
     r = limited - (shifted - ROUND)
-    p = muladd(np.float32(ROUGH_POWERS[0]), r, np.float32(ROUGH_POWERS[1]))
-    p = muladd(p, r, np.float32(ROUGH_POWERS[2]))
-    p = muladd(p, r, np.float32(ROUGH_POWERS[3]))
+    p = muladd(np.float32(FEW_EXP2_POWERS[0]), r, np.float32(FEW_EXP2_POWERS[1]))
+    p = muladd(p, r, np.float32(FEW_EXP2_POWERS[2]))
+    p = muladd(p, r, np.float32(FEW_EXP2_POWERS[3]))
     return p * power_of_two(np.int32(bits(shifted) - ROUND_BITS))
 
 
@@ -265,15 +263,28 @@ erf = _select("erf", _erf32, _erf64)
 # the normal distribution
 
 _TAIL_POWERS = tuple(np.float32(factor) for factor in TAIL_POWERS)
+_EXP2_POWERS = tuple(np.float32(factor) for factor in EXP2_POWERS)
+
+
+@register_jitable
+def _exp2_below_zero(x: Any) -> Any:
+    """2**x in float32 for x <= 0, with 0 in place of subnormal results."""
+    limited = np.float32(-127.0) if x < np.float32(-127.0) else x
+    shifted = limited + ROUND
+    r = limited - (shifted - ROUND)
+    a, b, c, d, e, f, g = _EXP2_POWERS
+    p = muladd(muladd(muladd(a, r, b), r, c), r, d)
+    p = muladd(muladd(muladd(p, r, e), r, f), r, g)
+    return p * power_of_two(np.int32(bits(shifted) - ROUND_BITS))
 
 
 def _below_normal32(x: Any) -> Any:
     size = abs(x)
-    a, b, c, d, e, f, g, h, i, j = _TAIL_POWERS
+    a, b, c, d, e, f, g, h, i, j, k = _TAIL_POWERS
     p = muladd(muladd(muladd(a, size, b), size, c), size, d)
     p = muladd(muladd(muladd(p, size, e), size, f), size, g)
     p = muladd(muladd(muladd(p, size, h), size, i), size, j)
-    tail = np.float32(0.0) if size > np.float32(TAIL_LIMIT) else exp_below_zero(p)
+    tail = _exp2_below_zero(muladd(p, size, k))
     return np.float32(1.0) - tail if x >= np.float32(0.0) else tail
 
 

@@ -77,6 +77,13 @@ def test_gelu_is_as_exact_as_float32_allows():
     np.testing.assert_allclose(y, exact, rtol=1e-6, atol=3e-7)
 
 
+def test_gelu_below_zero_is_exact_to_a_part_of_itself():
+    x = np.linspace(-5.5, -1e-3, 100_001).astype(np.float32)
+    (y,) = run_ours("Gelu", [x])
+    tail = np.array([math.erfc(-v / math.sqrt(2)) for v in x.astype(np.float64)])
+    np.testing.assert_allclose(y, x * tail / 2, rtol=5e-6)
+
+
 def test_mish():
     x = wide_inputs().astype(np.float64)
     (y,) = run_ours("Mish", [x.astype(np.float32)])
