@@ -16,6 +16,7 @@ from partita.lowering.shapes.symbolic_size import holds_sizes
 from partita.lowering.transformed_weights import Form
 from partita_cpu.gemm.arithmetic import Arithmetic, on_tiles
 from partita_cpu.gemm.blocking.left_matrix import Source
+from partita_cpu.gemm.blocking.padded_rows import note_padded, padded_pitch, padded_rows
 from partita_cpu.gemm.blocking.plan import Plan, plan
 from partita_cpu.gemm.blocking.problem import PLAIN, Images, Storage
 from partita_cpu.gemm.fused_activation import epilogue_of
@@ -199,8 +200,8 @@ def emit_matrix_product(b: Builder, x: Operand, op: LinearOp) -> Operand | None:
         if cut.arithmetic.in_bfloat16:
             _emit_packed(b, policy, cut, x, op._replace(w=weights), y)
             return y
-    step = LinearStep(images, x, op, y)
-    parts = depth_parts(policy, images) if w.dtype == np.float32 else 1
+    step = _with_gaps(b, policy, LinearStep(images, x, op, y))
+    parts = depth_parts(policy, images, step.storage) if w.dtype == np.float32 else 1
     if parts > 1:
         emit_in_parts(b, policy, step, parts)
     else:
@@ -208,7 +209,20 @@ def emit_matrix_product(b: Builder, x: Operand, op: LinearOp) -> Operand | None:
     return y
 
 
-def depth_parts(policy: PrecisionPolicy, images: Images) -> int:
+def _with_gaps(b: Builder, policy: PrecisionPolicy, step: LinearStep) -> LinearStep:
+    """A product of matrices that reads or writes one with gaps, where that is noted or marked."""
+    x, y, storage = padded_rows(b, step.x), step.y, step.storage
+    if x is not None:
+        storage = replace(storage, x_pitch=x.shape[1])
+    if b.node.attrs.get("gaps"):
+        pitch = padded_pitch(policy.machine, step.images.outputs)
+        y = b.empty((step.images.pixels, pitch), y.dtype)
+        note_padded(b, step.y, y)
+        storage = replace(storage, y_pitch=pitch)
+    return step._replace(x=step.x if x is None else x, y=y, storage=storage)
+
+
+def depth_parts(policy: PrecisionPolicy, images: Images, storage: Storage = PLAIN) -> int:
     """How many parts of its terms let enough rows of a matrix share a panel, or 1.
 
     Weights that no cache holds come once for each panel.
@@ -219,7 +233,7 @@ def depth_parts(policy: PrecisionPolicy, images: Images) -> int:
     for parts in equal_parts(depth):
         # For one thread: what is computed is the same for any number of them.
         part = replace(images, channels=depth // parts)
-        cut = plan(part, machine, Arithmetic.F32, 1, Storage(x_pitch=depth))
+        cut = plan(part, machine, Arithmetic.F32, 1, Storage(x_pitch=storage.x_pitch or depth))
         if parts == 1 and 2 * packed_size(cut) <= machine.l2_bytes(1):
             return 1
         if cut.table[PANEL_UNITS] >= min(ENOUGH_ROWS, images.pixels):

@@ -269,7 +269,7 @@ class _Planner:
         run_on = halo and i.stride == (1, 1) and not lhs.in_place
         flat = (halo and i.is_column) or (run_on and (lhs.on_amx or self._runs_on()))
         units = i.batch * i.out_height if halo else i.pixels
-        cell_bytes = lhs.cell * self.arithmetic.element_bytes if halo else row
+        cell_bytes = lhs.cell * self.arithmetic.element_bytes if halo else self._read_bytes(row)
         read = 4 * lhs.group_channels if lhs.in_place else i.panel_slices * cell_bytes * planes
         unit_bytes = read * (lhs.pitch * i.stride[0] if halo else 1)
         extra = (i.kernel[0] - 1) * i.dilation[0] if halo else 0
@@ -324,6 +324,11 @@ class _Planner:
             fields.EVEN: int(not lhs.on_amx),
         }
         return values, tiles
+
+    def _read_bytes(self, row: int) -> int:
+        """Bytes that tiles read of a row: of a matrix in a wider one, or a part of its terms."""
+        read = self.lhs.runs()[1] * self.arithmetic.element_bytes
+        return min(row, read) if self.lhs.source is Source.DIRECT else row
 
     def _rows_ahead(self) -> int:
         """Whether tiles ask for the rows of the next one: they read a tensor itself that is far."""

@@ -1,4 +1,7 @@
-"""Chooses results of matrix products that are written as AMX tiles for the next product."""
+"""Chooses results of matrix products that are written as the next product reads them best.
+
+As AMX tiles where that multiplies, and with gaps behind rows that would collide in a cache.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import numpy as np
 from partita.lowering import Graph, Node
 from partita.lowering.nhwc.conversion import Shapes
 from partita_cpu.gemm.arithmetic import Arithmetic, on_tiles
+from partita_cpu.gemm.blocking.padded_rows import padded_pitch
 from partita_cpu.gemm.blocking.problem import Images
 from partita_cpu.gemm.precision_policy import PrecisionPolicy
 from partita_cpu.gemm.product_steps import reads_stored
@@ -21,7 +25,7 @@ def keep_tiles(graph: Graph, shapes: Shapes, policy: PrecisionPolicy) -> None:
     It must be the very next: between the two no program can end, and hand on what is in memory.
     """
     uses, outputs = graph.uses(), set(graph.outputs)
-    marked = set()
+    marked = {}
     for node, reader in pairwise(graph.nodes):
         value = node.result
         if value is None or value in outputs or node.input(3) is not None:
@@ -30,12 +34,14 @@ def keep_tiles(graph: Graph, shapes: Shapes, policy: PrecisionPolicy) -> None:
         if not alone or reader.inputs[0] is not value:
             continue
         found = _arithmetic(node, shapes, policy)
-        if found is None or not on_tiles(policy.level, found):
+        if found is None or found is not _arithmetic(reader, shapes, policy):
             continue
-        if found is _arithmetic(reader, shapes, policy):
-            marked.add(node)
+        if on_tiles(policy.level, found):
+            marked[node] = "tiles"
+        elif found is Arithmetic.F32 and padded_pitch(policy.machine, shapes[value][-1]):
+            marked[node] = "gaps"
     graph.nodes = [
-        node.like(attrs={"tiles": True}) if node in marked else node for node in graph.nodes
+        node.like(attrs={marked[node]: True}) if node in marked else node for node in graph.nodes
     ]
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from onnx import TensorProto
 
+from partita_cpu.gemm.macrokernel.product_loop import multiply_tiles
 from partita_cpu.gemm.packed_lhs.product import multiply_packed, pack_lhs
+from partita_cpu.llvm.levels import EVERY
 
 from .test_native_layout import SETTINGS, Net, check, compiled
 
@@ -16,10 +19,15 @@ BF16 = {"INFERENCE_PRECISION_HINT": "bf16"}
 F16 = {"INFERENCE_PRECISION_HINT": "f16"}
 
 
-def block(net, x, width=256, inner=512):
+def block(net, x, width=256, inner=512, dtype=np.float32):
     """Two products with an activation between, and a residual."""
-    first = net.const(values=net.rng.standard_normal((width, inner)).astype(np.float32) / 16)
-    second = net.const(values=net.rng.standard_normal((inner, width)).astype(np.float32) / 22)
+
+    def weights(*shape):
+        values = net.rng.standard_normal(shape).astype(dtype) / dtype(shape[0] ** 0.5)
+        found = net.const(values=values)
+        return found if dtype is np.float32 else net.add("Cast", found, to=TensorProto.FLOAT)
+
+    first, second = weights(width, inner), weights(inner, width)
     hidden = net.add("Add", net.add("MatMul", x, first), net.const(inner))
     hidden = net.add("Tanh", hidden)
     y = net.add("Add", net.add("MatMul", hidden, second), net.const(width))
@@ -76,3 +84,55 @@ def test_infinity_on_the_way():
     found = np.asarray(compiled(model)({"x": x})[0])
     assert np.isnan(found[0, 7]).all()
     assert np.isfinite(np.delete(found, 7, axis=1)).all()
+
+
+def pitches(device, rows):
+    """Floats from one row to the next of what each product reads."""
+    specs = [(port.shape, port.dtype) for port in device.inputs]
+    steps = device.device_model.specializer.program(specs, None).steps
+    return [step.args[0].size // rows for step in steps if step.fn is multiply_tiles]
+
+
+@pytest.mark.parametrize("rows", [1, 40, 100])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_rows_that_would_collide_have_gaps(rows, dtype, level):
+    """Of 1,024 floats; in parts of the terms, too, where many share a small cache."""
+    net = Net(1, rows, 256)
+    _, y = block(net, "x", inner=1024, dtype=dtype)
+    check(net, y, config=SETTINGS[0], tolerance=2e-5)
+    found = pitches(compiled(net.model(y), **SETTINGS[0]), rows)
+    if EVERY[level].lanes == 16 and not EVERY[level].tiles:
+        assert found == [256, 1040]
+
+
+def test_parts_of_rows_with_gaps(level, monkeypatch):
+    """Of 2,048 terms 16 rows fit half of a cache of 256 KiB, of 256 more than 100."""
+    monkeypatch.setenv("PARTITA_CPU_CACHES", "32K/256K")
+    net = Net(1, 100, 256)
+    _, first = block(net, "x", inner=2048)
+    _, y = block(net, first, inner=2048)
+    check(net, y, config=SETTINGS[0], tolerance=2e-5)
+    found = pitches(compiled(net.model(y), **SETTINGS[0]), 100)
+    if EVERY[level].lanes == 16 and not EVERY[level].tiles:
+        assert found == 2 * [256, *[2064] * (len(found) // 2 - 1)]
+        assert len(found) > 4
+
+
+def test_a_result_with_gaps_that_becomes_one_with_gaps(level):
+    net = Net(1, 40, 64)
+    x = "x"
+    for terms, columns in ((64, 1024), (1024, 2048), (2048, 64)):
+        values = net.rng.standard_normal((terms, columns)).astype(np.float32) / terms**0.5
+        x = net.add("Relu", net.add("MatMul", x, net.const(values=values.astype(np.float32))))
+    check(net, x, config=SETTINGS[0], tolerance=2e-5)
+    found = pitches(compiled(net.model(x), **SETTINGS[0]), 40)
+    if EVERY[level].lanes == 16 and not EVERY[level].tiles:
+        assert set(found) == {64, 1040, 2064}
+
+
+def test_rows_without_gaps_where_others_read_them(level):
+    net = Net(1, 40, 256)
+    hidden, y = block(net, "x", inner=1024)
+    check(net, y, hidden, config=SETTINGS[0], tolerance=2e-5)
+    if not EVERY[level].tiles:
+        assert set(pitches(compiled(net.model(y, hidden), **SETTINGS[0]), 40)) <= {256, 1024}
