@@ -46,6 +46,12 @@ FLOOD = 32
 """Programs for the same shapes, told apart by elements of inputs, before these are left to the run.
 """
 
+MOST_EXPECTED = 8
+"""Programs of a body for sizes that are expected; one that has more has sizes that vary instead.
+
+A loop that adds to a tensor in each iteration would be compiled in each.
+"""
+
 CLASSES = 16
 """Classes of shapes that are learned per graph; what is of none of them is sketched each time."""
 
@@ -60,7 +66,8 @@ class Specializer:
         value_inputs: Indices of inputs whose elements belong to the key from the start.
         derive_value_inputs: Whether more inputs may become value inputs.
         repeated: Whether it is run again and again with other elements, as the body of a loop:
-            shapes that depend on them are then expected to stay as they first were.
+            shapes that depend on them are then expected to stay as they first were, unless there
+            are many.
         sizes: Of the rest of a recorded program, by input the sizes that are numbers in all of
             its programs, ``None`` for each other one: these are going to vary.
     """
@@ -84,7 +91,8 @@ class Specializer:
         self._folds_all = False
         self.derives = derive_value_inputs
         self._sizes = sizes
-        self.repeated = repeated and target.expect is not None and target.allow_split
+        self._expects = repeated and target.expect is not None and target.allow_split
+        self.repeated = self._expects
         self._plain: Specializer | None = None
         self.computed = frozenset(v for node in graph.nodes for v in node.outputs if v is not None)
         self.programs: RecentlyUsed[Any, Program] = RecentlyUsed(
@@ -102,7 +110,7 @@ class Specializer:
     @property
     def plain(self) -> Specializer | None:
         """For the same graph one that expects no shapes; ``None`` if this one does not either."""
-        if not self.repeated:
+        if not self._expects:
             return None
         with self._lock:
             if self._plain is None:
@@ -212,6 +220,8 @@ class Specializer:
             self.programs.clear()
 
     def _build(self, specs: Sequence[Spec], value_of: Callable[[int], Array]) -> Program:
+        if len(self.programs) >= MOST_EXPECTED:
+            self.repeated = False
         while True:
             values = {index: plain(np.array(value_of(index))) for index in self.value_inputs}
             try:

@@ -12,6 +12,7 @@ from judge import onnxruntime_results
 from onnx import TensorProto, helper, numpy_helper
 
 import partita
+from partita.lowering import GraphBody
 from partita_cpu.jit.isa import isa
 
 UNUSUAL = "not as usual", "emitted for each size", "no classes of shapes"
@@ -197,6 +198,38 @@ def found(p):
     return p.add("Concat", best, rest, axis=0)
 
 
+def pasted(p):
+    """Rows that are moved as a run finds out, one after another (torchvision's masks)."""
+    wide = p.size("x", 3)
+    rows = p.add("Reshape", "x", p.add("Concat", ints(-1), wide, axis=0))
+    largest = p.add("ReduceMax", p.add("Abs", rows), axes=[1], keepdims=0)
+    moves = p.add("Cast", p.add("Mul", largest, floats(4)), to=TensorProto.INT64)
+    none = p.add("ConstantOfShape", p.add("Concat", ints(0), wide, axis=0))
+    p.weights += [numpy_helper.from_array(ints(0), "zero")]
+    node = helper.make_node
+    body = [
+        node("Unsqueeze", ["i", "zero"], ["place"]),
+        node("Gather", [moves, "place"], ["move"]),
+        node("ConstantOfShape", ["move"], ["before"]),
+        node("Gather", [rows, "i"], ["row"]),
+        node("Concat", ["before", "row"], ["long"], axis=0),
+        node("Slice", ["long", "zero", wide, "zero"], ["cut"]),
+        node("Unsqueeze", ["cut", "zero"], ["one"]),
+        node("Concat", ["so_far", "one"], ["more"], axis=0),
+        node("Identity", ["go"], ["on"]),
+    ]
+    ports = {
+        "i": (TensorProto.INT64, []),
+        "go": (TensorProto.BOOL, []),
+        "so_far": (TensorProto.FLOAT, [None, None]),
+        "on": (TensorProto.BOOL, []),
+        "more": (TensorProto.FLOAT, [None, None]),
+    }
+    made = [helper.make_tensor_value_info(name, *port) for name, port in ports.items()]
+    graph = helper.make_graph(body, "body", made[:3], made[3:])
+    return p.add("Loop", np.array(15), np.array(True), none, body=graph)
+
+
 ROWS = ["batch", "length", 16]
 IMAGE = ["batch", 3, "height", "width"]
 LENGTHS = (7, 40, 12, 129, 1, 33, 64, 130, 5)
@@ -216,6 +249,7 @@ SIDES = (8, 40, 17, 64, 33, 9, 24, 65, 12)
         (positions, ROWS, [(2, n, 16) for n in LENGTHS]),
         (scaled, IMAGE, [(1, 3, n + 5, 50 - n) for n in range(2, 45, 3)]),
         (found, IMAGE, [(1, 3, n, n + 4) for n in SIDES]),
+        (pasted, IMAGE, [(1, 3, n, n + 4) for n in SIDES]),
     ],
 )
 def test_pieces_of_exported_networks_are_recorded_for_all_sizes(piece, dims, shapes, caplog):
@@ -274,3 +308,22 @@ def test_attention_of_no_heads_is_empty():
         x = made.noise(*shape)
         (wanted,) = onnxruntime_results(model, {"x": x})
         np.testing.assert_allclose(request.infer({"x": x})[0], wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_a_body_of_a_loop_that_meets_many_sizes_is_recorded_for_them():
+    """It adds a row in each iteration, and was compiled in each."""
+    made = Piece()
+    model = made.model([1, 3, 8, "width"], pasted(made))
+    compiled = partita.Core().compile_model(model, "CPU")
+    request = compiled.create_infer_request()
+    for width in (9, 11):
+        x = made.noise(1, 3, 8, width)
+        (wanted,) = onnxruntime_results(model, {"x": x})
+        np.testing.assert_array_equal(request.infer({"x": x})[0], wanted)
+    (program, *_) = compiled.device_model.specializer.programs.values()
+    args = [arg for step in program.steps for arg in step.args]
+    (body,) = [arg for arg in args if isinstance(arg, GraphBody)]
+    programs = body.specializer.programs.values()
+    recordings = [one.recorded.made for one in programs if one.recorded is not None]
+    assert bool(recordings) == isa().native
+    assert len({id(one) for one in recordings}) < max(len(recordings), 1)  # shared by sizes

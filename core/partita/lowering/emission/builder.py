@@ -15,6 +15,7 @@ from partita.lowering.emitter import GraphBody
 from partita.lowering.graph import Graph, Node, Value
 from partita.lowering.program import Array, Operand, OpRecord, ProgramMaker, Step, flattened
 from partita.lowering.shapes.fold_allowance import FoldAllowance
+from partita.lowering.shapes.symbolic_elements import is_symbolic
 from partita.lowering.shapes.symbolic_size import (
     Number,
     evaluated,
@@ -251,7 +252,7 @@ class Builder(OperandBuilder):
         captured = [
             (value, operand)
             for value in graph.captures()
-            if not (operand := self._operand_of(value)).is_constant
+            if not (operand := self._operand_of(value)).is_constant or is_symbolic(operand)
         ]
         specializer = self._body(graph, [value for value, _ in captured])
         return GraphBody(specializer, len(graph.inputs), tuple(operand for _, operand in captured))

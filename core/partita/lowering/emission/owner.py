@@ -8,6 +8,7 @@ from typing import Protocol
 from partita.lowering.graph import Graph, Value
 from partita.lowering.program import Array, Operand, ProgramMaker
 from partita.lowering.shapes.fold_allowance import FoldAllowance
+from partita.lowering.shapes.symbolic_elements import is_table_of_sizes
 from partita.lowering.shapes.symbolic_size import Number
 from partita.lowering.target import Target
 
@@ -85,14 +86,17 @@ class OperandScope:
 
     def body(self, graph: Graph, captures: Sequence[Value]) -> ProgramMaker:
         """What makes the programs of a body, which takes what it captures as further inputs."""
+        taken = [self.operand(value) for value in captures]
         known = {
             value: operand.const
             for value in graph.captures()
-            if (operand := self.operand(value)).const is not None
+            if (operand := self.operand(value)).const is not None and operand not in taken
         }
+        told = [len(graph.inputs) + n for n, one in enumerate(taken) if is_table_of_sizes(one)]
         return self._owner.nested(
             Graph([*graph.inputs, *captures], graph.outputs, graph.nodes, graph.name),
             known,
+            told,
             derive_value_inputs=not self._owner.target.allow_split,
             repeated=True,
         )

@@ -21,7 +21,6 @@ from partita.lowering.program import (
     Array,
     Continuation,
     Operand,
-    Packed,
     Program,
     Spec,
     bytes_of_calls,
@@ -30,11 +29,9 @@ from partita.lowering.program import (
 from partita.lowering.shapes.shape_arithmetic import small_operand
 from partita.lowering.shapes.shape_class import KnownShapes
 from partita.lowering.shapes.shape_rules import check_demands
-from partita.lowering.shapes.symbolic_size import holds_sizes
+from partita.lowering.shapes.symbolic_elements import is_symbolic, is_table_of_sizes
 from partita.lowering.shapes.type_rules import PRECISIONS
 from partita.model.model import is_static
-
-_INT64 = np.dtype(np.int64)
 
 _VALUE_INPUT_ELEMENTS = 64
 """Inputs of more elements never become value inputs."""
@@ -182,7 +179,7 @@ class Walk:
             emitter = self._target.find(node, operands)
         check_demands(node, operands)
         folding = emitter.folds and all(o is None or o.is_constant for o in operands)
-        if folding and any(o is not None and _is_symbolic(o) for o in operands):
+        if folding and any(o is not None and is_symbolic(o) for o in operands):
             folding = False  # the run computes it, from numbers
             self._unfolded.add(node)
         results: Any = None
@@ -273,10 +270,10 @@ class Walk:
         self._blocked.update(value for value in node.outputs if value is not None)
 
     def _split_before(self, node: Node, operand: Operand) -> None:
-        if self._unfolded:
-            raise CompileError(f"{node} may need constants that are computed of symbolic sizes.")
         values = [v for v in node.reads() if self._operand(v).root is operand.root]
         values = values or [v for v in node.reads() if not self._operand(v).is_constant]
+        if self._unfolded and any(map(self._is_unfolded, values)):
+            raise CompileError(f"{node} may need constants that are computed of symbolic sizes.")
         if self._derives:
             indices = self._sources(values)
             if indices:
@@ -292,6 +289,21 @@ class Walk:
             raise error
         self._needed.update(values)
         self._wait(node)
+
+    def _is_unfolded(self, value: Value) -> bool:
+        """Whether a value would be a constant, were not sizes among what it is computed of."""
+        stack, seen = [value], {value}
+        while stack:
+            value = stack.pop()
+            operand, producer = self._env.get(value), value.producer
+            if operand is not None and operand.is_constant:
+                continue
+            if value in self._index or value in self._blocked or producer is None:
+                return False
+            read = [source for source in producer.reads() if source not in seen]
+            stack += read
+            seen.update(read)
+        return True
 
     def _sources(self, values: Sequence[Value]) -> set[int]:
         """Small inputs that alone determine the values; empty if other things do too."""
@@ -383,9 +395,9 @@ class Walk:
                 operand = self._operand(value)
                 if operand.const is None:
                     inputs[value] = operand
-                elif _is_symbolic(operand):
+                elif is_symbolic(operand):
                     inputs[value] = operand
-                    if operand.dtype == _INT64 and operand.const.ndim == operand.ndim:
+                    if is_table_of_sizes(operand):
                         self._needed.add(value)  # as those who read a constant may
                 elif not operand.lasting or value.const is None:
                     known[value] = operand.const
@@ -415,11 +427,3 @@ def most_value_elements(dtype: np.dtype[Any], allow_split: bool) -> int:
     if dtype.kind == "f":
         return -1 if allow_split else _VALUE_INPUT_FLOATS
     return _VALUE_INPUT_ELEMENTS if dtype.kind in "iub" else -1
-
-
-def _is_symbolic(operand: Operand) -> bool:
-    """Whether there are sizes among the elements of a constant."""
-    if isinstance(operand, Packed):
-        return False
-    const = operand.const
-    return const is not None and const.dtype == object and holds_sizes(const)

@@ -48,8 +48,16 @@ _BOOL = frozenset({"Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", 
 _BOOL |= {"IsInf", "IsNaN", "Xor"}
 _INT64 = np.dtype(np.int64)
 
-TOLD_BY_THE_RUN = frozenset({"Compress", "NonMaxSuppression", "NonZero", "Unique"})
+TOLD_BY_THE_RUN = frozenset({"Compress", "NonMaxSuppression", "NonZero", "Unique", "Loop", "Scan"})
 """Operators whose results have shapes that depend on the elements of inputs."""
+
+TOLD_BY_ELEMENTS: dict[str, range] = {
+    **dict.fromkeys(("ConstantOfShape",), range(1)),
+    **dict.fromkeys(("Expand", "Reshape", "Tile", "TopK"), range(1, 2)),
+    **dict.fromkeys(("Pad", "Resize", "Slice"), range(1, 5)),
+    "Range": range(3),
+}
+"""By operator the inputs whose elements tell the shapes of its results, if they are known."""
 
 
 def predicted(node: Node, operands: Operands) -> Sequence[Operand] | None:

@@ -19,7 +19,11 @@ import numpy as np
 
 from partita.lowering.graph import Graph, Node, Value, taken_branch
 from partita.lowering.program import Array, Operand, OpRecord, Spec
-from partita.lowering.shapes.result_shapes import TOLD_BY_THE_RUN, predicted
+from partita.lowering.shapes.result_shapes import (
+    TOLD_BY_ELEMENTS,
+    TOLD_BY_THE_RUN,
+    predicted,
+)
 from partita.lowering.shapes.shape_arithmetic import small_operand
 from partita.lowering.shapes.shape_rules import check_demands
 from partita.lowering.shapes.symbolic_size import (
@@ -365,13 +369,12 @@ class _Sketch:
         self.folded_ops: list[OpRecord] = []
         self.unfolded: list[Node] = []
         self._untold: set[Value] = set()
+        self._data = {value for value, operand in operands.items() if operand.const is None}
 
     def take(self, node: Node) -> bool:
         """Adds the results of a node; ``False`` if they are unknown without emitting it."""
         if node.op_type in TOLD_BY_THE_RUN or not self._untold.isdisjoint(node.reads()):
-            self._untold.update(value for value in node.outputs if value is not None)
-            self.unfolded.append(node)
-            return True
+            return self._leave(node)
         if any(True for _ in node.graphs()):
             return self._take_branch(node)
         operands = [None if value is None else self._operand(value) for value in node.inputs]
@@ -387,20 +390,41 @@ class _Sketch:
         else:
             found = predicted(node, operands)
         if found is None:
-            return False
+            return self._is_told_by_the_run(node, operands) and self._leave(node)
         check_demands(node, operands)  # what the graph is rewritten by must fit
         self.unfolded.append(node)
         for value, operand in zip(node.outputs, found, strict=False):
             if value is not None:
                 self.operands[value] = operand
+        if not self._data.isdisjoint(node.reads()):
+            self._data.update(value for value in node.outputs if value is not None)
         return True
+
+    def _leave(self, node: Node) -> bool:
+        """Leaves a node, and all that depends on it, to what is made while the program runs."""
+        self._untold.update(value for value in node.outputs if value is not None)
+        self.unfolded.append(node)
+        return True
+
+    def _is_told_by_the_run(self, node: Node, operands: Sequence[Operand | None]) -> bool:
+        """Whether shapes of a node follow from elements that the run alone has: it is split there.
+
+        Not from constants that only an emitter makes: these are known before the run.
+        """
+        told_by = TOLD_BY_ELEMENTS.get(node.kind, range(0))
+        unknown = [
+            node.inputs[place]
+            for place, operand in enumerate(operands)
+            if place in told_by and operand is not None and operand.const is None
+        ]
+        return bool(unknown) and self._data.issuperset(unknown)
 
     def _take_branch(self, node: Node) -> bool:
         """The same of an If whose condition sizes decide, by the branch that is taken."""
         source = node.inputs[0] if node.kind == "If" and node.inputs else None
         condition = None if source is None else self._operand(source).const
         if condition is None:
-            return False
+            return source in self._data and self._leave(node)
         branch = taken_branch(node, condition)
         links = [
             Node.link(made, target, node)

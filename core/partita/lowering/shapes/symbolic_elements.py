@@ -12,8 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from partita.lowering.program import Array
-from partita.lowering.shapes.symbolic_size import evaluated, present
+from partita.lowering.program import Array, Operand, Packed
+from partita.lowering.shapes.symbolic_size import evaluated, holds_sizes, present
+
+_INT64 = np.dtype(np.int64)
 
 
 def objects(x: Array) -> Array:
@@ -72,3 +74,17 @@ def _cast(dtype: np.dtype[Any], number: Any) -> Any:
     with np.errstate(all="ignore"):
         made = np.asarray(number).astype(dtype)[()]
     return int(made) if dtype.kind == "i" else made
+
+
+def is_symbolic(operand: Operand) -> bool:
+    """Whether there are sizes, or what is computed of them, among the elements of a constant."""
+    if isinstance(operand, Packed):
+        return False
+    const = operand.const
+    return const is not None and const.dtype == object and holds_sizes(const)
+
+
+def is_table_of_sizes(operand: Operand) -> bool:
+    """Whether it is a symbolic constant whose elements are integers, each of which is known."""
+    const = operand.const if is_symbolic(operand) else None
+    return const is not None and operand.dtype == _INT64 and const.ndim == operand.ndim
