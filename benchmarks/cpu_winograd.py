@@ -5,11 +5,12 @@
 
 Without AMX the default mode takes tiles of 2 x 2 or 4 x 4 results where it expects to gain, and
 EXECUTION_MODE_HINT=ACCURACY those of 2 x 2. Each shape is compiled as the default has it, directly
-and with tiles of both sizes, which then take turns; --random draws so many shapes. With --mode bf16
-direct products are of bfloat16; then a product of one tap comes before and one behind, so that
-images in between are in bfloat16. Prints the least time of the convolution's step in microseconds
-for each, what the default chose, its gain (1.00 where it is direct), and errors in parts of the
-largest value: in f32 against float64, in bf16 of the last product against direct sums in float32.
+and with all kinds of tiles, which then take turns; --random draws so many shapes. With --mode bf16
+direct products are of bfloat16, and one kind of tiles of 2 x 2 multiplies in bfloat16, too; then a
+product of one tap comes before and one behind, so that images in between are in bfloat16. Prints
+the least time of the convolution's step in microseconds for each, what the default chose, its gain
+(1.00 where it is direct), and errors in parts of the largest value: in f32 against float64, in bf16
+of the last product against direct sums in float32.
 
 With --errors nothing is timed: prints for images and weights of many kinds how many times as far
 off float64 as direct sums both tiles are, by largest errors: the median and the most of all kinds.
@@ -31,7 +32,8 @@ from cpu_networks import Builder
 import partita
 from partita_cpu.gemm.blocking.problem import Images
 from partita_cpu.llvm.images.winograd import TAPS
-from partita_cpu.winograd.time_model import side_for
+from partita_cpu.winograd.tile_kind import TileKind
+from partita_cpu.winograd.time_model import kind_for
 
 SHAPES = (
     *("64x64x56x56", "128x128x28x28", "256x256x14x14", "512x512x7x7"),  # ResNet
@@ -42,8 +44,17 @@ SHAPES = (
 )
 ENDS = 16
 """Channels before and behind, with --mode bf16."""
-DIRECT, SMALL, LARGE, DEFAULT = "direct", "2x2", "4x4", "default"
-SIDES = {DIRECT: 0, SMALL: 2, LARGE: 4}
+DIRECT, SMALL, LARGE, PAIRS, DEFAULT = "direct", "2x2", "4x4", "2x2 bf16", "default"
+KINDS = {
+    "f32": {DIRECT: TileKind.DIRECT, SMALL: TileKind.SMALL, LARGE: TileKind.LARGE},
+    "bf16": {
+        DIRECT: TileKind.DIRECT,
+        SMALL: TileKind.SMALL,
+        LARGE: TileKind.LARGE,
+        PAIRS: TileKind.SMALL_PAIRS,
+    },
+}
+"""By mode: the ways of which times are printed."""
 
 Shape = tuple[int, int, int, int]
 Draw = Callable[[np.random.Generator, tuple[int, ...]], Any]
@@ -51,28 +62,29 @@ Draw = Callable[[np.random.Generator, tuple[int, ...]], Any]
 
 
 @contextmanager
-def tiles_of(name: str) -> Iterator[list[int]]:
-    """Lets convolutions that are compiled meanwhile have tiles of one size; yields which ones."""
-    taken: list[int] = []
+def tiles_of(name: str) -> Iterator[list[TileKind]]:
+    """Lets convolutions that are compiled meanwhile have tiles of one kind; yields which ones."""
+    taken: list[TileKind] = []
 
-    def side(images: Images, *rest: Any) -> int:
+    def kind(images: Images, *rest: Any) -> TileKind:
         if images.kernel != (TAPS, TAPS):
-            return 0
-        taken.append(SIDES[name] if name in SIDES else side_for(images, *rest))
+            return TileKind.DIRECT
+        kinds = KINDS["bf16"]
+        taken.append(kinds[name] if name in kinds else kind_for(images, *rest))
         return taken[-1]
 
-    with mock.patch("partita_cpu.winograd.steps.side_for", side):
+    with mock.patch("partita_cpu.winograd.steps.kind_for", kind):
         yield taken
 
 
-def made(name: str, model: bytes, config: dict[str, Any], x: Any) -> tuple[Any, int]:
-    """A request that has run once, and the side of its tiles, 0 if there are none."""
+def made(name: str, model: bytes, config: dict[str, Any], x: Any) -> tuple[Any, TileKind]:
+    """A request that has run once, and its tiles."""
     core = partita.Core()
     with tiles_of(name) as taken:
         request = core.compile_model(core.read_model(model), "CPU", config).create_infer_request()
         request.set_tensor("x", x)
         request.infer()
-    return request, taken[-1] if taken else 0
+    return request, taken[-1] if taken else TileKind.DIRECT
 
 
 def step_time(request: Any) -> float:
@@ -128,7 +140,7 @@ def errors_of(shape: Shape) -> str:
         y = b.add("Conv", "x", b.weight(w), pads=[1] * 4)
         model, _ = b.model((1, channels, height, width), y)
         wanted, found = sums_in_float64(x, w), []
-        for name in SIDES:
+        for name in KINDS["f32"]:
             request, _ = made(name, model, {}, x)
             found.append(np.abs(request.get_output_tensor(0).data - wanted).max())
         ratios.append(np.array(found[1:]) / found[0])
@@ -164,8 +176,9 @@ def measure(shape: Shape, threads: int, seconds: float, mode: str) -> str:
     config["INFERENCE_PRECISION_HINT"] = mode
     model, x = network(shape, mode)
     requests: dict[str, Any] = {}
-    for name in (*SIDES, DEFAULT):
-        requests[name], side = made(name, model, config, x)
+    kinds = KINDS[mode]
+    for name in (*kinds, DEFAULT):
+        requests[name], kind = made(name, model, config, x)
     times: dict[str, list[float]] = {name: [] for name in requests}
     end = time.perf_counter() + seconds
     while time.perf_counter() < end or len(times[DIRECT]) < 5:
@@ -175,14 +188,14 @@ def measure(shape: Shape, threads: int, seconds: float, mode: str) -> str:
     least = {name: min(found) for name, found in times.items()}
     wanted = reference(shape, mode, model, x)
     errors = {}
-    for name in SIDES:
+    for name in kinds:
         found = np.asarray(requests[name].get_output_tensor(0).data)
         errors[name] = float(np.abs(found - wanted).max() / np.abs(wanted).max())
-    chosen = next(name for name, its in SIDES.items() if its == side)
+    chosen = next(name for name, its in kinds.items() if its is kind)
     name = "x".join(map(str, shape))
-    cells = [f"{least[name]:9.1f}" for name in (*SIDES, DEFAULT)]
-    cells += [f"{chosen:>7}", f"{least[DIRECT] / least[DEFAULT]:5.2f}"]
-    cells += [f"{errors[name]:8.1e}" for name in SIDES]
+    cells = [f"{least[name]:9.1f}" for name in (*kinds, DEFAULT)]
+    cells += [f"{chosen:>8}", f"{least[DIRECT] / least[DEFAULT]:5.2f}"]
+    cells += [f"{errors[name]:8.1e}" for name in kinds]
     return " ".join([f"{name:18}", *cells])
 
 
@@ -215,8 +228,8 @@ def main() -> None:
         for shape in shapes:
             print(errors_of(shape), flush=True)
         return
-    columns = (*SIDES, DEFAULT)
-    print(" ".join([f"{'shape':18}", *(f"{name:>9}" for name in columns), f"{'chosen':>7} gain"]))
+    columns = (*KINDS[arguments.mode], DEFAULT)
+    print(" ".join([f"{'shape':18}", *(f"{name:>9}" for name in columns), f"{'chosen':>8} gain"]))
     for shape in shapes:
         print(measure(shape, arguments.threads, arguments.seconds, arguments.mode), flush=True)
 

@@ -13,6 +13,7 @@ from partita_cpu.gemm.packing.weights import aligned, run_shared, shared_by
 from partita_cpu.jit.kernel_definition import Effort
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.llvm.images.winograd import POINTS, TAPS, pixels_of
+from partita_cpu.scalar.half_floats import bfloat16_to_float32, float32_to_bfloat16
 from partita_cpu.scalar.instructions import bits
 from partita_cpu.scalar.subnormal import flushed
 
@@ -51,36 +52,46 @@ def recovery(side: int) -> Array:
     return found
 
 
-def transformed_size(outputs: int, channels: int, side: int, columns: int) -> int:
+def transformed_size(
+    outputs: int, channels: int, side: int, columns: int, in_pairs: bool = False
+) -> int:
     """How many uint16 transformed weights take, for tiles of so many columns."""
-    return 2 * -(-outputs // columns) * pixels_of(side) ** 2 * channels * columns
+    rows = -(-channels // 2) if in_pairs else channels
+    return 2 * -(-outputs // columns) * pixels_of(side) ** 2 * rows * columns
 
 
-def transform(w: Array, side: int, columns: int, threads: int = 1) -> Array:
+def transform(
+    w: Array, side: int, columns: int, threads: int = 1, *, in_pairs: bool = False
+) -> Array:
     """Weights at the points, in the order in which tile kernels read them.
 
-    They are computed in float64 and rounded once.
+    They are computed in float64 and rounded to float32, and then to bfloat16 in pairs.
 
     Args:
         w: Float32 weights (outputs, channels, 3, 3).
         side: Results down and across a tile.
         columns: Of a tile of the products.
         threads: Threads that share the work.
+        in_pairs: Whether they become bfloat16, two channels side by side.
 
     Returns:
-        Bits of float32 (column of tiles, point, channel, column) as flat uint16, zeros for outputs
-        that do not exist and in place of subnormal numbers; empty if some are not finite.
+        Bits of float32 (column of tiles, point, channel, column) as flat uint16, or of bfloat16
+        (column of tiles, point, pair of channels, column, 2); zeros for outputs and channels that
+        do not exist and in place of subnormal numbers; empty if some are not finite.
     """
     outputs, channels = w.shape[:2]
-    out = aligned(transformed_size(outputs, channels, side, columns))
+    out = aligned(transformed_size(outputs, channels, side, columns, in_pairs))
+    if in_pairs and channels % 2:
+        out[:] = 0
     threads = shared_by(threads, out)
     n = pixels_of(side)
     room = np.empty((threads, (n * n + n * TAPS + _TAPS) * columns))
     found = np.zeros(threads, np.int64)
-    sizes = np.array((outputs, channels, n, columns), np.int64)
+    sizes = np.array((outputs, channels, n, columns, in_pairs), np.int64)
     flat = np.ascontiguousarray(w, np.float32).reshape(-1)
     values = evaluation(side).reshape(-1)
-    run_shared(threads, _transform, flat, out.view(np.float32), values, room, found, sizes)
+    views = out.view(np.float32), out
+    run_shared(threads, _transform, flat, *views, values, room, found, sizes)
     give_back(w)
     return out if found.max() < _INFINITE else out[:0]
 
@@ -88,21 +99,31 @@ def transform(w: Array, side: int, columns: int, threads: int = 1) -> Array:
 # Memory decides how long it takes: unrolled, it would only take longer to compile.
 @loop(effort=Effort.LOOPS)
 def _transform(
-    w: Array, out: Array, values: Array, room: Array, found: Array, p: Array, tid: int, nt: int
+    w: Array,
+    out: Array,
+    halves: Array,
+    values: Array,
+    room: Array,
+    found: Array,
+    p: Array,
+    tid: int,
+    nt: int,
 ) -> None:
     """Transforms the weights of one channel and of the outputs of a tile's columns at a time.
 
     Args:
         w: (outputs, channels, 9), flat.
-        out: (column of tiles, point, channel, column), flat.
+        out: (column of tiles, point, channel, column), flat; written unless weights are in pairs.
+        halves: (column of tiles, point, pair of channels, column, 2), flat, in the same memory.
         values: `evaluation`, flat.
         room: For each thread, float64 that it writes to meanwhile.
         found: For each thread, the largest bit pattern of an absolute value that it wrote.
-        p: Outputs, channels, points along an axis, columns.
+        p: Outputs, channels, points along an axis, columns, whether weights are in pairs.
         tid: This thread.
         nt: All threads; they share columns of tiles and channels.
     """
-    outputs, channels, n, columns = p[0], p[1], p[2], p[3]
+    outputs, channels, n, columns, in_pairs = p[0], p[1], p[2], p[3], p[4]
+    rows = (channels + 1) // 2 if in_pairs else channels
     own = room[tid]
     taps = own[: _TAPS * columns]
     lines = own[_TAPS * columns : (_TAPS + n * TAPS) * columns]
@@ -144,10 +165,16 @@ def _transform(
                     columns,
                 )
         for point in range(n * n):
-            to = ((block * n * n + point) * channels + channel) * columns
+            row = channel // 2 if in_pairs else channel
+            to = ((block * n * n + point) * rows + row) * columns
             for c in range(columns):
                 value = flushed(np.float32(points[np.uint64(point * columns + c)]))
-                out[np.uint64(to + c)] = value
+                if in_pairs:
+                    half = float32_to_bfloat16(value)
+                    halves[np.uint64(2 * (to + c) + channel % 2)] = half
+                    value = bfloat16_to_float32(half)
+                else:
+                    out[np.uint64(to + c)] = value
                 largest = max(largest, np.int32(bits(value) & _MAGNITUDE))
     found[tid] = largest
 
@@ -178,5 +205,6 @@ def _mix(
 
 
 _FLOATS, _DOUBLES, _WORDS = np.zeros(0, np.float32), np.zeros(0), np.zeros(0, np.int64)
-CALLS = ((_transform, (_FLOATS, _FLOATS, _DOUBLES, np.zeros((0, 0)), _WORDS, _WORDS)),)
+_SHORTS, _ROOM = np.zeros(0, np.uint16), np.zeros((0, 0))
+CALLS = ((_transform, (_FLOATS, _FLOATS, _SHORTS, _DOUBLES, _ROOM, _WORDS, _WORDS)),)
 """What is compiled here, and arguments like those that it is called with."""

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 
-from partita.lowering import Builder, Operand
+from partita.lowering import Array, Builder, Operand
 from partita.lowering.transformed_weights import Form
-from partita_cpu.gemm.arithmetic import tile_columns
+from partita_cpu.gemm.arithmetic import Arithmetic, tile_columns
 from partita_cpu.gemm.precision_policy import PrecisionPolicy
 from partita_cpu.gemm.product_records import InputScaling
 from partita_cpu.gemm.product_steps import LinearStep, product_of
 from partita_cpu.winograd.point_weights import recovery, transform, transformed_size
+from partita_cpu.winograd.tile_kind import TileKind
 from partita_cpu.winograd.tile_loop import WinogradContext, filter_tiles
 from partita_cpu.winograd.tile_plan import (
+    point_kernels,
     transform_kernels,
     winograd_plan,
 )
-from partita_cpu.winograd.time_model import side_for
+from partita_cpu.winograd.time_model import kind_for
 
 
 def emit_filtered(b: Builder, policy: PrecisionPolicy, step: LinearStep) -> bool:
@@ -26,13 +28,13 @@ def emit_filtered(b: Builder, policy: PrecisionPolicy, step: LinearStep) -> bool
         return False
     halves = storage.half_in or storage.half_out
     direct = policy.preferred_for_stored(images, halves=halves)
-    side = side_for(images, policy.machine, policy.threads, direct, policy.filter_side)
-    if not side or b.folding:
+    kind = kind_for(images, policy.machine, policy.threads, direct, policy.filter_side)
+    if kind is TileKind.DIRECT or b.folding:
         return False
-    weights = _weights(b, policy, op.w, side)
+    weights = _weights(b, policy, op.w, kind)
     if not weights.size:
         return False
-    cut = winograd_plan(images, policy.machine, policy.threads, storage, side)
+    cut = winograd_plan(images, policy.machine, policy.threads, storage, kind)
     op = op._replace(w=weights)
     product = product_of(b, policy, cut.cut, op, y, cut.thread_bytes)
     offset = product.arrays.bias
@@ -43,23 +45,29 @@ def emit_filtered(b: Builder, policy: PrecisionPolicy, step: LinearStep) -> bool
         scaling or InputScaling(offset, offset),
         product.context,
         WinogradContext(
-            b.constant(transform_kernels(policy.level, side, storage.half_in)),
+            b.constant(transform_kernels(policy.level, kind, storage.half_in)),
+            b.constant(point_kernels(policy.level, kind, policy.machine.tile_rows)),
             b.constant(cut.table),
-            b.constant(recovery(side).reshape(-1)),
+            b.constant(recovery(kind.side).reshape(-1)),
             b.constant(np.zeros(1, np.int64)),
         ),
         product.epilogue,
-        work=product.work // side,  # about as many times fewer multiplications
-        exec_type=f"{policy.level.vectors}_f32_winograd",
+        work=product.work // kind.side,  # about as many times fewer multiplications
+        exec_type=f"{policy.level.vectors}_{kind.arithmetic.name.lower()}_winograd",
         cleared=product.context.claims,
     )
     return True
 
 
-def _weights(b: Builder, policy: PrecisionPolicy, w: Operand, side: int) -> Operand:
+def _weights(b: Builder, policy: PrecisionPolicy, w: Operand, kind: TileKind) -> Operand:
     """Transformed weights; empty if some are not finite."""
-    columns = tile_columns(policy.level)
+    columns, in_pairs = tile_columns(policy.level), kind.arithmetic is Arithmetic.BF16
     outputs, channels = w.shape[:2]
-    form = Form(np.uint16, (transformed_size(outputs, channels, side, columns),), or_shape=(0,))
-    key = ("winograd", side, columns)
-    return b.prepack(w, key, lambda a: transform(a, side, columns, policy.threads), form=form)
+    size = transformed_size(outputs, channels, kind.side, columns, in_pairs)
+    form = Form(np.uint16, (size,), or_shape=(0,))
+    key = ("winograd", int(kind), columns)
+
+    def transformed(array: Array) -> Array:
+        return transform(array, kind.side, columns, policy.threads, in_pairs=in_pairs)
+
+    return b.prepack(w, key, transformed, form=form)

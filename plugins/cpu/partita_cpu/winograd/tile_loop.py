@@ -55,17 +55,23 @@ from partita_cpu.jit.intrinsics.address_call import (
     call_input_transform,
     call_output_transform,
     call_tile,
+    float_at,
+    half_at,
 )
 from partita_cpu.jit.kernel_definition import Effort
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.llvm.epilogue import VECTORS
+from partita_cpu.scalar.half_floats import bfloat16_to_float32
 from partita_cpu.threads.claims import LINE, claim, least_taken, word_of
 from partita_cpu.winograd.tile_plan import (
     ACROSS,
+    DEPTH,
     DOWN,
+    IN_PAIRS,
     MEMORY_BYTES,
     PANEL,
     PANELS,
+    PIXEL_BYTES,
     PIXELS_AT,
     PLANE_BYTES,
     POINT_BYTES,
@@ -92,12 +98,14 @@ class WinogradContext(NamedTuple):
 
     Attributes:
         kernels: `tile_plan.transform_kernels`.
+        products: `tile_plan.point_kernels`.
         sizes: `WinogradPlan.table`.
         recovery: `point_weights.recovery`, flat.
         place: Zero: where the only run of a row begins.
     """
 
     kernels: Any
+    products: Any
     sizes: Any
     recovery: Any
     place: Any
@@ -109,6 +117,7 @@ class _ThreadContext(NamedTuple):
     Attributes:
         memory: Address of its scratch memory.
         kernels: `WinogradContext.kernels`.
+        products: `WinogradContext.products`.
         sizes: `WinogradContext.sizes`.
         recovery: `WinogradContext.recovery`.
         place: Address of the place of a run.
@@ -116,6 +125,7 @@ class _ThreadContext(NamedTuple):
 
     memory: int
     kernels: Array
+    products: Array
     sizes: Array
     recovery: Array
     place: int
@@ -156,7 +166,12 @@ def filter_tiles(
     scales = (address(scaling.factor), address(scaling.shift), bounds_in[0], bounds_in[1])
     places = addresses_of(arrays)
     own = _ThreadContext(
-        memory, transforms.kernels, sizes, transforms.recovery, address(transforms.place)
+        memory,
+        transforms.kernels,
+        transforms.products,
+        sizes,
+        transforms.recovery,
+        address(transforms.place),
     )
     panels = PanelContext(memory, address(context.offsets), context.kernels, p)
     words, share = address(context.claims), tid
@@ -213,8 +228,8 @@ def _transform_input(
             run, at = 1, own.memory + sizes[PIXELS_AT]
             kernel, apart, line = (
                 own.kernels[TRANSFORM_COPIED_INPUT],
-                sizes[ROW_BYTES],
-                n * sizes[ROW_BYTES],
+                sizes[PIXEL_BYTES],
+                n * sizes[PIXEL_BYTES],
             )
             _copy_pixels(x, scaling, context, own, tile)
         rest = (to, sizes[ROW_BYTES], sizes[PLANE_BYTES])
@@ -240,7 +255,7 @@ def _copy_pixels(
                 copy_pixel(kernels, p, at, channels, to, channels, scaling, 0)
             else:
                 copy_run(kernels[NARROW], x, 0, to, 0, channels)
-            to += sizes[ROW_BYTES]
+            to += sizes[PIXEL_BYTES]
 
 
 @loop(effort=Effort.LOOPS)
@@ -252,7 +267,7 @@ def _multiply_column(
     block: int,
 ) -> None:
     """Multiplies a panel's channels by the weights of a column of outputs, at every point."""
-    kernels, p, sizes = context.kernels, context.p, own.sizes
+    kernels, p, sizes = own.products, context.p, own.sizes
     lowest, highest = np.float32(-np.inf), np.float32(np.inf)
     side = sizes[SIDE]
     points = (side + _TAPS - 1) * (side + _TAPS - 1)
@@ -270,7 +285,7 @@ def _multiply_column(
             ahead = weights
             if point + 1 < points or block + 1 < p[BLOCKS]:
                 ahead += weight_bytes + min(n, 3) * (weight_bytes // 4)
-            sums = (source, row, own.place, 1, p[CHANNELS], weights, 0, rows, 0, ahead)
+            sums = (source, row, own.place, 1, sizes[DEPTH], weights, 0, rows, 0, ahead)
             call_tile(kernels[of_rows + rows], (*sums, to, 0, 0, 0, 0, 0, lowest, highest, 0))
             source += rows * row
             to += rows * 4 * p[TILE_COLUMNS]
@@ -376,14 +391,14 @@ def _sum_directly(
     """
     p, sizes = context.p, own.sizes
     lowest, highest = np.float32(-np.inf), np.float32(np.inf)
-    side, channels, row = sizes[SIDE], p[CHANNELS], sizes[ROW_BYTES]
+    side, channels, row = sizes[SIDE], p[CHANNELS], sizes[PIXEL_BYTES]
     n, kernel = side + _TAPS - 1, context.kernels[side]
     of_tile = 4 * side * p[TILE_COLUMNS]
     weights = places.w + block * n * n * sizes[POINT_BYTES]
     taps = own.memory + sizes[TAPS_AT]
     for tap in range(_TAPS * _TAPS):
         down, across = tap // _TAPS, tap % _TAPS
-        _recover(weights, own, down, across, taps)
+        _recover(weights, p, own, down, across, taps)
         for number in range(run):
             _copy_pixels(x, scaling, context, own, tile + number)
             for line in range(side):
@@ -395,34 +410,44 @@ def _sum_directly(
                 call_tile(kernel, (*product, start, taps, *rest))
 
 
-_NOISE = 2.0**-21
+_NOISE, _NOISE_OF_PAIRS = 2.0**-21, 2.0**-8
 """A weight that is so much smaller than what it is the difference of may as well be zero."""
 
 
 @loop
-def _recover(points: int, own: _ThreadContext, down: int, across: int, to: int) -> None:
+def _recover(points: int, p: Array, own: _ThreadContext, down: int, across: int, to: int) -> None:
     """The weights of one tap of a column of outputs, out of those at the points.
 
     Args:
         points: Address of those of the first point.
+        p: `Plan.table`.
         own: Sizes, and the matrix.
         down: Row of the tap.
         across: Its column.
-        to: Address where they are put, as tile kernels read them.
+        to: Address where they are put, as tile kernels of float32 read them.
     """
-    n, count, matrix = own.sizes[SIDE] + _TAPS - 1, own.sizes[POINT_BYTES] // 4, own.recovery
+    n, matrix, in_pairs = own.sizes[SIDE] + _TAPS - 1, own.recovery, own.sizes[IN_PAIRS]
     top, bottom = _points_of(down, n)
     left, right = _points_of(across, n)
-    values, taps = floats_at(points, n * n * count), floats_at(to, count)
-    for at in range(count):
+    noise = _NOISE_OF_PAIRS if in_pairs else _NOISE
+    columns = p[TILE_COLUMNS]
+    taps = floats_at(to, p[CHANNELS] * columns)
+    for at in range(taps.size):
         total, size = 0.0, 0.0
         for i in range(top, bottom):
             for j in range(left, right):
                 factor = matrix[down * n + i] * matrix[across * n + j]
-                term = factor * values[(i * n + j) * count + at]
+                point = points + (i * n + j) * own.sizes[POINT_BYTES]
+                if in_pairs:
+                    channel = at // columns
+                    place = 2 * (channel // 2 * columns + at % columns) + channel % 2
+                    value = bfloat16_to_float32(half_at(point + 2 * place))
+                else:
+                    value = float_at(point + 4 * at)
+                term = factor * value
                 total += term
                 size += abs(term)
-        taps[at] = np.float32(total if abs(total) > _NOISE * size else 0.0)
+        taps[at] = np.float32(total if abs(total) > noise * size else 0.0)
 
 
 @loop(inline=True)
@@ -440,7 +465,7 @@ _CONVOLUTION = (
     ProductArrays(_SHORTS, _FLOATS, _FLOATS, _FLOATS),
     InputScaling(_FLOATS, _FLOATS),
     TileContext(_BYTES, *[_WORDS] * 4),
-    WinogradContext(_WORDS, _WORDS, np.zeros(0), _WORDS),
+    WinogradContext(_WORDS, _WORDS, _WORDS, np.zeros(0), _WORDS),
     Epilogue(0, 0.0, 0.0, 0, 0, 0.0, 0.0),
 )
 CALLS = ((filter_tiles, flattened(_CONVOLUTION)),)

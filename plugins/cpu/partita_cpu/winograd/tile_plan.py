@@ -19,11 +19,13 @@ from partita_cpu.gemm.arithmetic import Arithmetic
 from partita_cpu.gemm.blocking.plan import Plan, plan
 from partita_cpu.gemm.blocking.problem import Images, Storage
 from partita_cpu.gemm.tile_fields import ZERO_BYTES
+from partita_cpu.gemm.tile_kernels import tile_kernels
 from partita_cpu.jit import llvm_kernel
 from partita_cpu.llvm.images.winograd import pixels_of
 from partita_cpu.llvm.levels import Level
 from partita_cpu.machine_model import LINE_BYTES, MachineModel
 from partita_cpu.threads.thread_memory import room_of
+from partita_cpu.winograd.tile_kind import TileKind
 from partita_cpu.winograd.time_model import Sizes, panel_and_shares
 
 SHEET_PIXELS = 64
@@ -38,6 +40,9 @@ SHEET_PIXELS = 64
     PANELS,
     SHARES,  # into how many shares threads divide the outputs
     ROW_BYTES,  # channels of a transformed pixel
+    PIXEL_BYTES,  # of a copied one, in float32
+    DEPTH,  # channels, or pairs of them, that are multiplied at a point
+    IN_PAIRS,  # whether pixels and weights are pairs of bfloat16 at the points
     PLANE_BYTES,  # all tiles of a panel at one point
     SUMS_AT,
     SUM_PLANE_BYTES,  # sums of a panel at one point
@@ -48,7 +53,7 @@ SHEET_PIXELS = 64
     TAPS_AT,
     POINT_BYTES,  # weights of a column of outputs at one point
     MEMORY_BYTES,  # of a thread
-) = range(18)
+) = range(21)
 """Places of the driver's table. `..._AT`: bytes from the start of a thread's memory."""
 
 TRANSFORM_INPUT, TRANSFORM_COPIED_INPUT, TRANSFORM_OUTPUT = range(3)
@@ -61,12 +66,12 @@ class WinogradPlan:
 
     Attributes:
         cut: The same convolution, cut for being multiplied directly: sizes, and where things lie.
-        side: Results down and across a tile.
+        kind: Its tiles.
         table: What the compiled loop reads: `SIDE` and the following.
     """
 
     cut: Plan
-    side: int
+    kind: TileKind
     table: Array
 
     @property
@@ -77,7 +82,7 @@ class WinogradPlan:
 
 
 def winograd_plan(
-    images: Images, machine: MachineModel, threads: int, storage: Storage, side: int
+    images: Images, machine: MachineModel, threads: int, storage: Storage, kind: TileKind
 ) -> WinogradPlan:
     """Cuts a convolution of 3 x 3 taps for so many threads.
 
@@ -86,18 +91,21 @@ def winograd_plan(
         machine: What it is cut for.
         threads: Threads that share it.
         storage: How input and output lie in memory.
-        side: Results down and across a tile.
+        kind: Its tiles.
     """
     cut = plan(images, machine, Arithmetic.F32, threads, storage)
+    side, in_pairs = kind.side, kind.arithmetic is Arithmetic.BF16
     points, lanes = pixels_of(side) ** 2, machine.level.lanes
     down, across = -(-images.out_height // side), -(-images.out_width // side)
     tiles = images.batch * down * across
-    row, columns = -(-images.channels // lanes) * lanes * 4, cut.columns * 4
-    grid = evaluated(panel_and_shares, side, *Sizes.of(images, machine, threads))
+    padded, columns = -(-images.channels // lanes) * lanes, cut.columns * 4
+    row, pixel = padded * kind.point_bytes, padded * 4
+    depth = -(-images.channels // 2) if in_pairs else images.channels
+    grid = evaluated(panel_and_shares, kind, *Sizes.of(images, machine, threads))
     panel, shares = evaluated(_first, grid), evaluated(_last, grid)
     plane, sums = evaluated(_odd_lines, panel * row), evaluated(_odd_lines, panel * columns)
     run = max(1, SHEET_PIXELS // side**2)
-    sizes = points * plane, points * sums, run * side**2 * columns, points * row
+    sizes = points * plane, points * sums, run * side**2 * columns, points * pixel
     sums_at = sizes[0]
     sheet_at = sums_at + sizes[1]
     pixels_at = sheet_at + sizes[2]
@@ -105,11 +113,12 @@ def winograd_plan(
     taps_at = zeros_at + ZERO_BYTES
     memory = room_of(taps_at + images.channels * columns + LINE_BYTES, threads)
     values = (
-        *(side, down, across, tiles, panel, -(-tiles // panel), shares, row, plane),
+        *(side, down, across, tiles, panel, -(-tiles // panel), shares),
+        *(row, pixel, depth, int(in_pairs), plane),
         *(sums_at, sums, sheet_at, run, pixels_at, zeros_at, taps_at),
-        *(images.channels * columns, memory),
+        *(depth * columns, memory),
     )
-    return WinogradPlan(cut, side, integers(values))
+    return WinogradPlan(cut, kind, integers(values))
 
 
 def _odd_lines(size: int) -> int:
@@ -126,17 +135,32 @@ def _last(pair: tuple[int, int]) -> int:
 
 
 @functools.cache
-def transform_kernels(level: Level, side: int, half_in: bool) -> Array:
-    """The addresses of the kernels that transform tiles of one size.
+def transform_kernels(level: Level, kind: TileKind, half_in: bool) -> Array:
+    """The addresses of the kernels that transform tiles of one kind.
 
     Args:
         level: Whose kernels.
-        side: Results down and across a tile.
+        kind: Of the tiles.
         half_in: Whether images are read in bfloat16.
     """
-    known = llvm_kernel.addresses(level, "_winograd")
+    known, side = llvm_kernel.addresses(level, "_winograd"), kind.side
     copied = images = known[f"input_transform_{side}"]
-    if half_in:
+    if half_in or kind.arithmetic is Arithmetic.BF16:
         halves = llvm_kernel.addresses(level, "_winograd_halves")
-        images = halves[f"input_transform_halves_{side}"]
+        if kind.arithmetic is Arithmetic.BF16:
+            copied = halves["input_transform_to_pairs"]
+            images = halves["input_transform_halves_to_pairs"] if half_in else copied
+        else:
+            images = halves[f"input_transform_halves_{side}"]
     return np.array([images, copied, known[f"output_transform_{side}"]], np.int64)
+
+
+def point_kernels(level: Level, kind: TileKind, most_rows: int) -> Array:
+    """The kernels that multiply at the points; see `tile_kernels`.
+
+    Args:
+        level: Whose kernels.
+        kind: Of the tiles.
+        most_rows: Rows of their products.
+    """
+    return tile_kernels(level, kind.arithmetic, most_rows=most_rows)

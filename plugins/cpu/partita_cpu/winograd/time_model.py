@@ -23,6 +23,7 @@ from partita_cpu.gemm.arithmetic import Arithmetic, tile_columns
 from partita_cpu.gemm.blocking.problem import Images
 from partita_cpu.llvm.images.winograd import POINTS, TAPS, pixels_of
 from partita_cpu.machine_model import MachineModel
+from partita_cpu.winograd.tile_kind import FILTERED, TileKind
 
 PANEL_SHARE = 3 / 4
 """Of the second-level cache, for transformed pixels and sums of the tiles that are computed at a
@@ -56,12 +57,13 @@ BFLOAT16_PACE = 2
 """How many times as fast as in float32 vectors multiply bfloat16, whose weights are half as
 large."""
 
-GAIN = 1.1
-"""How many times less time is worth the memory that weights take."""
+GAIN = {TileKind.SMALL_PAIRS: 1.2, TileKind.SMALL: 1.1, TileKind.LARGE: 1.1}
+"""How many times less time than directly is worth the memory that weights take; and, in bfloat16,
+what rounding transformed numbers loses."""
 
-GAIN_OF_LARGER = 1.15
-"""How many times less time tiles of 4 x 4 have to take than those of 2 x 2, whose weights take less
-than half the memory."""
+PREFERENCE = {TileKind.SMALL_PAIRS: 1.2, TileKind.SMALL: 1.0, TileKind.LARGE: 1.15}
+"""As how many times longer a time counts beside other tiles: the weights of 4 x 4 take more than
+twice the memory of those of 2 x 2, and points in float32 lose less."""
 
 CLOSE = 1.1
 """How many times as long as the best tile that of another size may take, to share its program."""
@@ -89,6 +91,7 @@ class Sizes(NamedTuple):
         largest: Results down and across the largest tile that may be.
         parts: In how many parts vectors are computed: with two a row of a tile takes twice as long,
             while memory is as fast.
+        pairs: Whether points may be multiplied in bfloat16.
     """
 
     batch: int
@@ -105,6 +108,7 @@ class Sizes(NamedTuple):
     pace: int = 1
     largest: int = max(POINTS)
     parts: int = 1
+    pairs: int = 0
 
     @classmethod
     def of(
@@ -116,7 +120,7 @@ class Sizes(NamedTuple):
         largest: int = max(POINTS),
     ) -> Sizes:
         """Those of a convolution whose direct products are computed so."""
-        level = machine.level
+        level, in_pairs = machine.level, direct is Arithmetic.BF16
         return cls(
             images.batch,
             images.out_height,
@@ -129,10 +133,19 @@ class Sizes(NamedTuple):
             machine.tile_rows,
             machine.l2_bytes(PANEL_SHARE),
             int(machine.caches.l3 * FAR_PANEL_SHARE),
-            BFLOAT16_PACE if direct is Arithmetic.BF16 else 1,
+            BFLOAT16_PACE if in_pairs else 1,
             largest,
             2 if machine.halves_vectors and level.lanes == 16 else 1,
+            int(in_pairs and level.keeps_bfloat16),
         )
+
+    def pace_of(self, kind: TileKind) -> int:
+        """How many times as fast as in float32 points are multiplied."""
+        return BFLOAT16_PACE if kind.arithmetic is Arithmetic.BF16 else 1
+
+    def allows(self, kind: TileKind) -> bool:
+        """Whether there may be such tiles."""
+        return kind.side <= self.largest and (self.pairs > 0 or kind.arithmetic is Arithmetic.F32)
 
     def reading(self, rate: float) -> float:
         """Time for a byte that takes so long where vectors are computed whole."""
@@ -149,63 +162,63 @@ class Sizes(NamedTuple):
         return blocks - (0.5 if blocks == self.blocks and 2 * left <= self.columns else 0.0)
 
 
-def side_for(
+def kind_for(
     images: Images,
     machine: MachineModel,
     threads: int,
     direct: Arithmetic = Arithmetic.F32,
     largest: int = max(POINTS),
-) -> int:
-    """Results down and across a tile that make a convolution take the least time; 0: none do.
+) -> TileKind:
+    """The tiles that make a convolution take the least time, if any do.
 
     Args:
         images: The convolution.
         machine: What it is cut for.
         threads: Threads that share it.
-        direct: What it is computed in otherwise; in float32 it is by minimal filtering.
+        direct: What it is computed in otherwise; only in bfloat16 tiles may be so, too.
         largest: Results down and across the largest tile that may be.
     """
     plain = images.kernel == (TAPS, TAPS) and images.stride == images.dilation == (1, 1)
     inside = min(images.begin + images.end) >= 0
     if not plain or not inside or images.groups > 1 or images.slices > 1:
-        return 0
+        return TileKind.DIRECT
     sizes = Sizes.of(images, machine, threads, direct, largest)
-    side = fastest_side(*map(present, sizes))
+    kind = fastest_kind(*map(present, sizes))
     close = CLOSE_ENOUGH if has_varied(sizes) else CLOSE
-    if holds_sizes(sizes) and not evaluated(_is_close, close, side, *sizes):
-        return settled(evaluated(fastest_side, *sizes))  # type: ignore[no-any-return]  # an int
-    return side  # also for other sizes, if it is nearly the fastest for them
+    if holds_sizes(sizes) and not evaluated(_is_close, close, kind, *sizes):
+        return TileKind(settled(evaluated(fastest_kind, *sizes)))
+    return TileKind(kind)  # also for other sizes, if it is nearly the fastest for them
 
 
-def fastest_side(*numbers: int) -> int:
-    """The side of the fastest tile, or 0; of the numbers of `Sizes`."""
-    direct, small, large = costs(Sizes(*numbers))
-    if min(small, large) >= direct:
-        return 0
-    return 4 if large * GAIN_OF_LARGER <= small else 2
+def fastest_kind(*numbers: int) -> TileKind:
+    """The fastest tiles, of the numbers of `Sizes`."""
+    found = costs(Sizes(*numbers))
+    direct = found.pop(TileKind.DIRECT)
+    if min(found.values()) >= direct:
+        return TileKind.DIRECT
+    return min(found, key=lambda kind: found[kind] * PREFERENCE[kind])
 
 
-def costs(sizes: Sizes) -> tuple[float, float, float]:
-    """The time directly, and with tiles of 2 x 2 and 4 x 4 if they may be; worth their memory."""
-    small, large = (
-        _time(sizes, side)[0] * GAIN if side <= sizes.largest else math.inf for side in POINTS
-    )
-    return _direct(sizes), small, large
+def costs(sizes: Sizes) -> dict[TileKind, float]:
+    """The time directly, and by each kind of tiles if they may be; worth what they cost besides."""
+    found = {TileKind.DIRECT: _direct(sizes)}
+    for kind in FILTERED:
+        found[kind] = _time(sizes, kind)[0] * GAIN[kind] if sizes.allows(kind) else math.inf
+    return found
 
 
-def _is_close(close: float, side: int, *numbers: int) -> bool:
-    """Whether a side, or 0, takes hardly longer than the fastest for the numbers of `Sizes`."""
-    direct, small, large = costs(Sizes(*numbers))
-    times = {0: direct, 2: small, 4: large * GAIN_OF_LARGER}
-    return times[side] <= close * min(times.values())
+def _is_close(close: float, kind: int, *numbers: int) -> bool:
+    """Whether a kind of tiles takes hardly longer than the fastest for the numbers of `Sizes`."""
+    times = {one: time * PREFERENCE.get(one, 1.0) for one, time in costs(Sizes(*numbers)).items()}
+    return times[TileKind(kind)] <= close * min(times.values())
 
 
-def panel_and_shares(side: int, *numbers: int) -> tuple[int, int]:
+def panel_and_shares(kind: TileKind, *numbers: int) -> tuple[int, int]:
     """Tiles that are computed at a time, and shares across of the grid of shares."""
     sizes = Sizes(*numbers)
-    across = _time(sizes, side)[1]
-    tiles = -(-_tiles(sizes, side) // (sizes.threads // across))
-    panels = -(-tiles // _most_tiles(sizes, side, tiles)[0])
+    across = _time(sizes, kind)[1]
+    tiles = -(-_tiles(sizes, kind.side) // (sizes.threads // across))
+    panels = -(-tiles // _most_tiles(sizes, kind, tiles)[0])
     return max(1, -(-tiles // max(1, panels))), across
 
 
@@ -213,26 +226,26 @@ def _tiles(sizes: Sizes, side: int) -> int:
     return sizes.batch * -(-sizes.height // side) * -(-sizes.width // side)
 
 
-def _most_tiles(sizes: Sizes, side: int, tiles: int) -> tuple[int, float]:
+def _most_tiles(sizes: Sizes, kind: TileKind, tiles: int) -> tuple[int, float]:
     """How many tiles of a share are computed at a time, and the time to read a row from afar.
 
     Either they stay in the second-level cache, or each row is read from the third-level one for
     every column of outputs.
     """
-    pieces = -(-sizes.channels // sizes.lanes) * sizes.lanes
-    bytes_of_tile = pixels_of(side) ** 2 * (pieces + sizes.columns) * 4
+    pieces, element = -(-sizes.channels // sizes.lanes) * sizes.lanes, kind.point_bytes
+    bytes_of_tile = pixels_of(kind.side) ** 2 * (pieces * element + sizes.columns * 4)
     near, far = (max(sizes.rows, room // bytes_of_tile) for room in (sizes.near, sizes.far))
     # Bytes that are read for a row: of weights, and of the row itself if it lies far.
-    weights = sizes.columns * 4
+    weights, pace = sizes.columns * element, sizes.pace_of(kind)
     fewer, more = (room // sizes.rows * sizes.rows for room in (near, far))
-    row, arrival = 4 * sizes.reading(READ_AGAIN), sizes.reading(ARRIVAL)
+    row, arrival = element * sizes.reading(READ_AGAIN), sizes.reading(ARRIVAL)
 
     def waits(most: int) -> float:
         """How much longer than its products weights of the first panel take, for a channel."""
-        return max(0.0, weights * arrival - -(-tiles // -(-tiles // most)))
+        return max(0.0, weights * arrival - -(-tiles // -(-tiles // most)) / pace)
 
     soon = waits(fewer) <= waits(more) + PASSED * row * tiles
-    if soon and weights / near <= 4 + weights / far:
+    if soon and weights / near <= element + weights / far:
         return fewer, 0.0
     return more, sizes.channels * row
 
@@ -248,22 +261,22 @@ def _direct(sizes: Sizes) -> float:
     return _shortest(sizes.batch * sizes.height * sizes.width, share, sizes)[0]
 
 
-def _time(sizes: Sizes, side: int) -> tuple[float, int]:
-    """Time of the longest share with tiles of one size, and shares across."""
-    points, channels = pixels_of(side) ** 2, sizes.channels
-    weights = channels * sizes.columns * 4
+def _time(sizes: Sizes, kind: TileKind) -> tuple[float, int]:
+    """Time of the longest share with tiles of one kind, and shares across."""
+    points, channels = pixels_of(kind.side) ** 2, sizes.channels
+    weights, pace = channels * sizes.columns * kind.point_bytes, sizes.pace_of(kind)
     inputs = INPUT_TRANSFORM * -(-channels // sizes.lanes)
     results = OUTPUT_TRANSFORM * sizes.columns / sizes.lanes
 
     def share(tiles: int, blocks: int) -> float:
-        most, row = _most_tiles(sizes, side, tiles)
-        products = tiles * channels + CALL * -(-tiles // sizes.rows)
+        most, row = _most_tiles(sizes, kind, tiles)
+        products = tiles * channels / pace + CALL * -(-tiles // sizes.rows)
         again = (-(-tiles // most) - 1) * READ_AGAIN
         products += weights * sizes.reading(READ + again)
         made = sizes.computed(blocks) * (products + results * tiles)
         return points * (made + (blocks * row + inputs) * tiles)
 
-    return _shortest(_tiles(sizes, side), share, sizes)
+    return _shortest(_tiles(sizes, kind.side), share, sizes)
 
 
 def _shortest(rows: int, share: Callable[[int, int], float], sizes: Sizes) -> tuple[float, int]:

@@ -17,14 +17,14 @@ from partita_cpu.jit.deferred_numba import overload, types
 from partita_cpu.jit.intrinsics.address_array import floats_at
 from partita_cpu.jit.intrinsics.address_call import address, float_at
 from partita_cpu.jit.kernel_wrappers import ItemSized
-from partita_cpu.kernels.half import (
-    BFLOAT16,
+from partita_cpu.kernels.half import BFLOAT16
+from partita_cpu.kernels.operator_table import F32, HALVES, DTypes
+from partita_cpu.scalar.half_floats import (
     bfloat16_to_float32,
     float16_to_float32,
     float32_to_bfloat16,
     float32_to_float16,
 )
-from partita_cpu.kernels.operator_table import F32, HALVES, DTypes
 from partita_cpu.scalar.instructions import bits
 
 CACHES: DTypes = F32 | HALVES

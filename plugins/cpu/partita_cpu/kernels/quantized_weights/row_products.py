@@ -16,9 +16,9 @@ from partita_cpu.jit.intrinsics.address_array import floats_at, shorts_at, sizes
 from partita_cpu.jit.intrinsics.address_call import address, call_blocks
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
-from partita_cpu.kernels.half import float16_to_float32
 from partita_cpu.kernels.quantized_weights.six_bits import six_bit_level
 from partita_cpu.llvm.tiles.dot_blocks import COLUMNS, GROUP_TERMS, STEP, Zeros
+from partita_cpu.scalar.half_floats import float16_to_float32
 
 FLOAT_ROWS = 16
 """Rows that share a block of weights made floats."""

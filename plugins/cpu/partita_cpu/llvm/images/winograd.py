@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from partita_cpu.llvm.copies import bf16_split
 from partita_cpu.llvm.epilogue import VECTORS
 from partita_cpu.llvm.function import Function
-from partita_cpu.llvm.half_vectors import load_half
+from partita_cpu.llvm.half_vectors import load_half, store_half
 from partita_cpu.llvm.masked import column_masks, masked_load
 
 TAPS = 3
@@ -34,6 +34,10 @@ INPUT_PARAMETERS = (
 """x: the first of the pixels of a tile. line, pixel: bytes from one row or pixel of the image to
 the next. tiles: how many, side by side. to: a row of channels, filled up with zeros to whole
 vectors, for each tile and point. row, plane: bytes from one tile or point to the next."""
+
+PAIRS_SIDE = 2
+"""Results down and across the tiles whose points are multiplied in bfloat16: those of others are
+rounded by too much of what they are the difference of."""
 
 OUTPUT_PARAMETERS = "ptr %sums, i64 %plane, i64 %tiles, ptr %to, i64 %line, i64 %vectors"
 """sums: a row of columns for each tile and point, tile after tile. plane: bytes from one point to
@@ -111,14 +115,17 @@ class _Transform:
         return found
 
 
-def input_transform(name: str, side: int, lanes: int, half: bool = False) -> Function:
+def input_transform(
+    name: str, side: int, lanes: int, half: bool = False, rounds: bool = False
+) -> Function:
     """Transforms the pixels of tiles that lie side by side; see `INPUT_PARAMETERS`.
 
     Args:
         name: Its symbol.
         side: Results down and across a tile.
         lanes: Floats of a vector.
-        half: Whether pixels are bfloat16; what they become is float32 in any case.
+        half: Whether pixels are bfloat16, not float32.
+        rounds: Whether what they become is.
     """
     f = Function(name, INPUT_PARAMETERS)
     made, n = _Transform(f, lanes, side), pixels_of(side)
@@ -133,6 +140,12 @@ def input_transform(name: str, side: int, lanes: int, half: bool = False) -> Fun
 
     load = load_half if half else masked_load
 
+    def store(x: str, to: str) -> None:
+        if rounds:
+            store_half(f, lanes, x, to, None)
+        else:
+            f.do(f"store {made.vector} {x}, ptr {to}, align 4")
+
     def piece(at: list[str], mask: str | None) -> list[str]:
         source, to = at
         lines = [source]
@@ -146,9 +159,9 @@ def input_transform(name: str, side: int, lanes: int, half: bool = False) -> Fun
         point = to
         for down in range(n):
             for x in made.at_points([column[down] for column in columns]):
-                f.do(f"store {made.vector} {x}, ptr {point}, align 4")
+                store(x, point)
                 point = f.at(point, "%plane")
-        return [f.at(source, (2 if half else 4) * lanes), f.at(to, 4 * lanes)]
+        return [f.at(source, (2 if half else 4) * lanes), f.at(to, (2 if rounds else 4) * lanes)]
 
     def tile(_: str, at: list[str]) -> list[str]:
         state = [("ptr", at[0]), ("ptr", at[1])]
@@ -210,9 +223,12 @@ def functions(lanes: int) -> list[Function]:
 
 
 def half_functions() -> list[Function]:
-    """The kernels that read images in bfloat16, for vectors of 16 floats."""
+    """The kernels that read images in bfloat16 or round to it, for vectors of 16 floats."""
     made = [
         input_transform(f"input_transform_halves_{side}", side, 16, half=True) for side in POINTS
     ]
+    for kind, half in (("", False), ("_halves", True)):
+        name = f"input_transform{kind}_to_pairs"
+        made.append(input_transform(name, PAIRS_SIDE, 16, half, rounds=True))
     made.append(bf16_split.widen("widen_bf16"))
     return [*made, bf16_split.scale("scale_bf16_widen", 16, half_in=True, planes=0)]

@@ -11,6 +11,7 @@ from partita_cpu.gemm.precision_policy import PrecisionPolicy
 from partita_cpu.kernels.nhwc import channel_parts
 from partita_cpu.llvm.levels import EVERY
 from partita_cpu.machine_model import MachineModel
+from partita_cpu.winograd.tile_kind import TileKind
 
 from ..networks.test_native_layout import SETTINGS, Net, check
 
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("level")
 
 def steps_of(monkeypatch):
     """What is recorded by parts; convolutions that minimal filtering would take, too."""
-    monkeypatch.setattr("partita_cpu.winograd.steps.side_for", lambda *_: 0)
+    monkeypatch.setattr("partita_cpu.winograd.steps.kind_for", lambda *_: TileKind.DIRECT)
     steps, emit = [], channel_parts.emit_in_parts
 
     def noted(*args):

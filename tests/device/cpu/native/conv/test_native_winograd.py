@@ -27,16 +27,17 @@ from partita_cpu.llvm.images.winograd import POINTS, pixels_of
 from partita_cpu.machine_model import MachineModel
 from partita_cpu.threads.claims import LINE
 from partita_cpu.winograd.point_weights import evaluation, recovery, transform
+from partita_cpu.winograd.tile_kind import TileKind
 from partita_cpu.winograd.tile_loop import WinogradContext, filter_tiles
-from partita_cpu.winograd.tile_plan import transform_kernels, winograd_plan
+from partita_cpu.winograd.tile_plan import point_kernels, transform_kernels, winograd_plan
 from partita_cpu.winograd.time_model import (
     CLOSE,
-    GAIN_OF_LARGER,
+    PREFERENCE,
     Sizes,
     costs,
-    fastest_side,
+    fastest_kind,
+    kind_for,
     panel_and_shares,
-    side_for,
 )
 
 from ..conftest import CACHES, GATES, Guarded, gated, own_share_left
@@ -48,11 +49,15 @@ from ..networks.test_native_layout import Net, compiled
 LEVELS = [level for level in float_levels() if level.native]
 INF = float("inf")
 NO_EPILOGUE = Epilogue(0, -INF, INF, 0, 0, 0.0, 0.0)
-TOLERANCE = {2: 2e-6, 4: 5e-6}
-"""By the side of a tile, of the result's usual largest value."""
+DIRECT, PAIRS, SMALL, LARGE = TileKind
+TOLERANCE = {SMALL: 2e-6, LARGE: 5e-6, PAIRS: TOLERANCE_OF[Arithmetic.BF16]}
+"""By the kind of tiles, of the result's usual largest value."""
 HALVES = [(level, (False, False)) for level in LEVELS]
 HALVES += [(level, h) for level in NARROW for h in ((True, True), (True, False), (False, True))]
 """Levels, and whether images that are read and written are in bfloat16."""
+TILES = [(level, half, kind) for level, half in KINDS for kind in (SMALL, LARGE)]
+TILES += [(level, half, PAIRS) for level in NARROW for half in (False, True)]
+"""Levels, whether images are in bfloat16, and tiles."""
 BF16 = {"INFERENCE_PRECISION_HINT": "bf16"}
 
 
@@ -62,14 +67,15 @@ def images_of(batch, size, channels, outputs, begin=(1, 1), end=(1, 1)):
     return Images(batch, *size, channels, outputs, 1, *kernel, begin, end, *out)
 
 
-def run(guarded, level, images, side, x, w, bias=None, residual=None, **given):
+def run(guarded, level, images, kind, x, w, bias=None, residual=None, **given):
     """The result, with what lies beside it in y; each thread computes its own share."""
     storage, caches = given.get("storage", Storage()), given.get("caches")
     epilogue, threads = given.get("epilogue", NO_EPILOGUE), given.get("threads", 2)
     there = given.get("there", threads)
     machine = MachineModel(level, 1, caches) if caches else MachineModel(level)
-    cut = winograd_plan(images, machine, threads, storage, side)
-    weights = transform(w, side, tile_columns(level))
+    cut = winograd_plan(images, machine, threads, storage, kind)
+    in_pairs = kind.arithmetic is Arithmetic.BF16
+    weights = transform(w, kind.side, tile_columns(level), in_pairs=in_pairs)
     pitch = storage.y_pitch or images.outputs
     y = guarded.array(stored(np.full((images.pixels, pitch), 7), storage.half_out))
     scales = given.get("scaling", (np.zeros(1, np.float32),) * 2)
@@ -95,9 +101,10 @@ def run(guarded, level, images, side, x, w, bias=None, residual=None, **given):
                 given["claims"] if "claims" in given else own_share_left(tid, there),
             ),
             WinogradContext(
-                transform_kernels(level, side, storage.half_in),
+                transform_kernels(level, kind, storage.half_in),
+                point_kernels(level, kind, machine.tile_rows),
                 cut.table,
-                recovery(side).reshape(-1),
+                recovery(kind.side).reshape(-1),
                 np.zeros(1, np.int64),
             ),
             epilogue._replace(has_residual=int(residual is not None)),
@@ -143,10 +150,28 @@ def test_transformed_weights_lie_as_tiles_read_them(side, threads):
     np.testing.assert_allclose(together, wanted, rtol=1e-7, atol=1e-7)
 
 
+@pytest.mark.parametrize("channels", [6, 7])
+def test_weights_in_pairs_are_the_nearest_bfloat16(channels):
+    w = np.random.default_rng(1).standard_normal((40, channels, 3, 3)).astype(np.float32)
+    pairs, floats = transform(w, 2, 32, in_pairs=True), transform(w, 2, 32).view(np.float32)
+    floats = floats.reshape(2, 16, channels, 32)
+    pairs = loaded(pairs.reshape(2, 16, -1, 32, 2)).swapaxes(-1, -2).reshape(2, 16, -1, 32)
+    np.testing.assert_array_equal(pairs[:, :, :channels], loaded(stored(floats, True)))
+    assert not pairs[:, :, channels:].any()
+
+
 @pytest.mark.parametrize("value", [np.inf, np.nan, 3.4e38])
-def test_weights_that_are_not_finite_at_the_points_are_left_alone(value):
+@pytest.mark.parametrize(("side", "in_pairs"), [(4, False), (2, True)])
+def test_weights_that_are_not_finite_at_the_points_are_left_alone(value, side, in_pairs):
     w = np.full((4, 5, 3, 3), value, np.float32)
-    assert not transform(w, 4, 32).size
+    assert not transform(w, side, 32, in_pairs=in_pairs).size
+
+
+def test_weights_that_are_infinite_in_bfloat16_alone_are_left_alone():
+    w = np.zeros((4, 5, 3, 3), np.float32)
+    w[1, 2, 0, 2] = 3.399e38
+    assert transform(w, 2, 32).size
+    assert not transform(w, 2, 32, in_pairs=True).size
 
 
 def test_weights_that_are_subnormal_at_the_points_count_as_zero():
@@ -177,15 +202,33 @@ def problems(draw, half_in, half_out):
     return images, storage
 
 
-@pytest.mark.parametrize(("level", "halves"), HALVES)
-@pytest.mark.parametrize("side", POINTS)
+def numbers_of(rng, kind, pixels, outputs, channels):
+    """Pixels, weights, factors and summands of channels.
+
+    Where points are in bfloat16 they are whole numbers, which stay exact there.
+    """
+    if kind is PAIRS:
+        x = rng.integers(-3, 4, pixels).astype(np.float32)
+        w = 4 * rng.integers(-2, 3, (outputs, channels, 3, 3)).astype(np.float32)
+        return x, w, rng.choice([0.5, 1, 2], channels), rng.integers(-2, 3, channels)
+    x = rng.standard_normal(pixels)
+    w = rng.standard_normal((outputs, channels, 3, 3)).astype(np.float32)
+    return x, w, *rng.uniform(0.5, 2, (2, channels))
+
+
+@pytest.mark.parametrize(
+    ("level", "halves", "kind"),
+    [(*one, kind) for one in HALVES for kind in (SMALL, LARGE)]
+    + [(level, halves, PAIRS) for level, halves in HALVES if level in NARROW],
+)
 @examples(60)
 @given(data=st.data())
-def test_random_convolutions(level, halves, side, data):
+def test_random_convolutions(level, halves, kind, data):
     (images, storage), rng = data.draw(problems(*halves)), np.random.default_rng(0)
     pixels = images.batch * images.height * images.width
-    x = stored(rng.standard_normal((pixels, storage.x_pitch)), storage.half_in)
-    w = rng.standard_normal((images.outputs, images.channels, 3, 3)).astype(np.float32)
+    sizes = (pixels, storage.x_pitch), images.outputs, images.channels
+    x, w, factor, shift = numbers_of(rng, kind, *sizes)
+    x, factor, shift = stored(x, storage.half_in), np.float32(factor), np.float32(shift)
     bias = rng.standard_normal(images.outputs).astype(np.float32)
     residual = None
     if data.draw(st.booleans()):
@@ -194,14 +237,13 @@ def test_random_convolutions(level, halves, side, data):
     low, high, gate = data.draw(
         st.sampled_from([(-INF, INF, 0), (0.0, 6.0, 0), (-INF, INF, GATES[-1])])
     )
-    factor, shift = rng.uniform(0.5, 2, (2, images.channels)).astype(np.float32)
     guarded = Guarded()
     try:
         y = run(
             guarded,
             level,
             images,
-            side,
+            kind,
             x,
             w,
             bias,
@@ -225,24 +267,23 @@ def test_random_convolutions(level, halves, side, data):
     usual = max(usual_size(images, inside, w), np.abs(wanted).max())
     wanted = gated(np.clip(wanted, low, high), gate)
     error = off_unrounded(y[:, ours], wanted, usual, storage.half_out)
-    assert error <= TOLERANCE[side] * (4 if gate else 1)
+    assert error <= TOLERANCE[SMALL if kind is PAIRS else kind] * (4 if gate else 1)
     assert (np.delete(y, np.r_[ours], axis=1) == 7).all()
 
 
 @pytest.mark.parametrize(
-    ("level", "half", "with_residual"),
-    [(*kind, False) for kind in KINDS] + [(level, False, True) for level in LEVELS],
+    ("level", "half", "kind", "with_residual"),
+    [(*one, False) for one in TILES] + [(*one, True) for one in TILES if not one[1]],
 )
-@pytest.mark.parametrize("side", POINTS)
 @pytest.mark.parametrize("code", [ActivationCode.SIGMOID, ActivationCode.SILU, ActivationCode.TANH])
-def test_activations_that_bounds_do_not_express(level, half, with_residual, side, code, guarded):
+def test_activations_that_bounds_do_not_express(level, half, kind, with_residual, code, guarded):
     """No image stays in bfloat16 that a residual is added to before them: see `passes`."""
     rng, images = np.random.default_rng(2), images_of(1, (9, 11), 20, 37)
     x = stored(rng.standard_normal((99, 20)), half)
     w = rng.standard_normal((37, 20, 3, 3)).astype(np.float32)
     residual = rng.standard_normal((99, 37)).astype(np.float32) if with_residual else None
     epilogue, storage = NO_EPILOGUE._replace(code=int(code)), Storage(half, half)
-    y = run(guarded, level, images, side, x, w, None, residual, epilogue=epilogue, storage=storage)
+    y = run(guarded, level, images, kind, x, w, None, residual, epilogue=epilogue, storage=storage)
     sums = convolve(images, loaded(x), w) + (residual if with_residual else 0)
     wanted = {
         ActivationCode.SIGMOID: 1 / (1 + np.exp(-sums)),
@@ -250,32 +291,36 @@ def test_activations_that_bounds_do_not_express(level, half, with_residual, side
         ActivationCode.TANH: np.tanh(sums),
     }[code]
     usual = usual_size(images, loaded(x), w)
-    assert off_unrounded(loaded(y), wanted, usual, half) <= TOLERANCE[side]
+    assert off_unrounded(loaded(y), wanted, usual, half) <= TOLERANCE[kind]
 
 
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("side", POINTS)
+@pytest.mark.parametrize(
+    ("level", "kind"), [(level, kind) for level, half, kind in TILES if not half]
+)
 @pytest.mark.parametrize(("threads", "there"), [(1, 1), (7, 7), (5, 2), (16, 3)])
-def test_results_are_the_same_whoever_computes_them(level, side, threads, there, guarded):
+def test_results_are_the_same_whoever_computes_them(level, kind, threads, there, guarded):
     """Also if one thread takes all that others would have computed, or fewer come than planned."""
     rng, images = np.random.default_rng(3), images_of(2, (30, 17), 40, 100)
     x = rng.standard_normal((2 * 30 * 17, 40)).astype(np.float32)
     w = rng.standard_normal((100, 40, 3, 3)).astype(np.float32)
-    apart = run(guarded, level, images, side, x, w, threads=threads, there=there)
+    apart = run(guarded, level, images, kind, x, w, threads=threads, there=there)
     claims = np.zeros(there * LINE, np.int64)
-    taken = run(guarded, level, images, side, x, w, threads=threads, there=there, claims=claims)
-    assert off(apart, convolve(images, x, w), usual_size(images, x, w)) <= TOLERANCE[side]
+    taken = run(guarded, level, images, kind, x, w, threads=threads, there=there, claims=claims)
+    assert off(apart, convolve(images, x, w), usual_size(images, x, w)) <= TOLERANCE[kind]
     np.testing.assert_array_equal(apart, taken)
 
 
-@pytest.mark.parametrize(("level", "half"), KINDS)
-@pytest.mark.parametrize("side", POINTS)
-def test_infinite_and_huge_numbers_reach_what_their_windows_reach(level, half, side, guarded):
+@pytest.mark.parametrize(("level", "half", "kind"), TILES)
+def test_infinite_and_huge_numbers_reach_what_their_windows_reach(level, half, kind, guarded):
     rng, images = np.random.default_rng(4), images_of(2, (16, 21), 19, 35)
     x = rng.standard_normal((2, 16, 21, 19)).astype(np.float32)
     w = rng.standard_normal((35, 19, 3, 3)).astype(np.float32)
+    without_centre = 19
+    if kind is PAIRS:  # such weights come back out of rounded ones as they are
+        w = rng.choice([-2, -1, 1, 2], w.shape).astype(np.float32)
+        without_centre = 7  # a large finite number is off by what it loses in bfloat16
     w[3, 5] = 0
-    w[4, :, 1, 1] = 0
+    w[4, :without_centre, 1, 1] = 0
     for at, value in (
         ((0, 2, 3, 5), np.inf),
         ((0, 9, 9, 1), -np.inf),
@@ -286,54 +331,55 @@ def test_infinite_and_huge_numbers_reach_what_their_windows_reach(level, half, s
     ):
         x[at] = value
     x = stored(x.reshape(-1, 19), half)
-    y = loaded(run(guarded, level, images, side, x, w, storage=Storage(half, half)))
+    y = loaded(run(guarded, level, images, kind, x, w, storage=Storage(half, half)))
     y = y.reshape(2, 16, 21, 35)
     with np.errstate(invalid="ignore", over="ignore"):
         exact = convolve(images, loaded(x), w).reshape(y.shape)
         wanted = loaded(stored(exact, half)).astype(np.float32)
     plain = np.abs(wanted) < 1e6
     assert plain.sum() > 0.8 * plain.size
-    atol = (TOLERANCE[side] + (2**-8 if half else 0)) * wanted[plain].max()
+    atol = (TOLERANCE[kind] + (2**-8 if half else 0)) * wanted[plain].max()
     np.testing.assert_allclose(y[plain], exact[plain], rtol=1e-7, atol=atol)
     large = np.isfinite(wanted) & ~plain
     assert large.any()
     # Weights are taken back out of transformed ones: off by as much as the largest are rounded.
     values = loaded(x)
     most = float(np.abs(values[np.isfinite(values)]).max()) * float(np.abs(w).max())
-    rtol = 1e-6 + (2**-8 if half else 0)
+    rtol = 1e-6 + (2**-8 if half or kind is PAIRS else 0)
     np.testing.assert_allclose(y[large], exact[large], rtol=rtol, atol=5e-7 * most)
-    kinds = [np.isnan, np.isposinf, np.isneginf]
-    for kind in kinds:
-        assert kind(wanted).any()
-        np.testing.assert_array_equal(kind(y), kind(wanted))
+    for is_such in (np.isnan, np.isposinf, np.isneginf):
+        assert is_such(wanted).any()
+        np.testing.assert_array_equal(is_such(y), is_such(wanted))
 
 
 def test_where_it_pays():
     """Not for single pixels, few channels, or weights that are read for few tiles."""
     level = next((level for level in LEVELS if level.lanes == 16), LEVELS[0])
     machine = MachineModel(level, 2, CacheSizes(48 << 10, 1 << 20, 16 << 20))
-    assert side_for(images_of(1, (56, 56), 64, 64), machine, 2) == 4
-    assert side_for(images_of(1, (1, 1), 512, 512), machine, 2) == 0
-    assert side_for(images_of(1, (2, 3), 512, 512), machine, 2) == 0
-    assert side_for(images_of(1, (56, 56), 1, 64), machine, 2) == 0
-    assert side_for(images_of(16, (7, 7), 512, 512), machine, 2) != 0
-    for direct, found in ((Arithmetic.F32, 4), (Arithmetic.BF16, 0)):
-        assert side_for(images_of(1, (28, 28), 24, 24), machine, 2, direct) == found
+    assert kind_for(images_of(1, (56, 56), 64, 64), machine, 2) is LARGE
+    assert kind_for(images_of(1, (1, 1), 512, 512), machine, 2) is DIRECT
+    assert kind_for(images_of(1, (2, 3), 512, 512), machine, 2) is DIRECT
+    assert kind_for(images_of(1, (56, 56), 1, 64), machine, 2) is DIRECT
+    assert kind_for(images_of(16, (7, 7), 512, 512), machine, 2) is not DIRECT
+    for direct, found in ((Arithmetic.F32, LARGE), (Arithmetic.BF16, DIRECT)):
+        assert kind_for(images_of(1, (28, 28), 24, 24), machine, 2, direct) is found
     # A vector of outputs takes half as long either way, what is transformed as long as for two.
-    for channels, found in ((32, 0), (80, 4)):
+    for channels, found in ((32, DIRECT), (80, LARGE)):
         assert (
-            side_for(images_of(1, (128, 128), channels, 16), machine, 2, Arithmetic.BF16) == found
+            kind_for(images_of(1, (128, 128), channels, 16), machine, 2, Arithmetic.BF16) is found
         )
-    assert side_for(images_of(1, (56, 56), 64, 64), machine, 2, largest=2) == 2
+    assert kind_for(images_of(1, (56, 56), 64, 64), machine, 2, largest=2) is SMALL
     # Where products take twice as long, weights of few tiles are worth waiting for.
     halved = replace(machine, halves_vectors=level.lanes == 16)
-    assert side_for(images_of(1, (7, 7), 512, 512), machine, 1) == 0
-    assert side_for(images_of(1, (7, 7), 512, 512), halved, 1) == (2 if level.lanes == 16 else 0)
+    assert kind_for(images_of(1, (7, 7), 512, 512), machine, 1) is DIRECT
+    assert kind_for(images_of(1, (7, 7), 512, 512), halved, 1) is (
+        SMALL if level.lanes == 16 else DIRECT
+    )
     # Sums over so few channels are farther off with either tile than direct ones.
-    assert side_for(images_of(1, (512, 512), 16, 512), machine, 1, largest=2) == 0
+    assert kind_for(images_of(1, (512, 512), 16, 512), machine, 1, largest=2) is DIRECT
     strided = images_of(1, (56, 56), 64, 64)
     for other in ({"stride": (2, 2)}, {"dilation": (2, 2)}, {"groups": 2}, {"kernel": (3, 1)}):
-        assert side_for(Images(**{**vars(strided), **other}), machine, 2) == 0
+        assert kind_for(Images(**{**vars(strided), **other}), machine, 2) is DIRECT
 
 
 @pytest.mark.parametrize(
@@ -343,7 +389,7 @@ def test_where_it_pays():
 def test_a_panel_has_tiles_enough_for_weights_to_arrive(size, channels, found):
     """Where a few panels of what the second-level cache holds would wait for them."""
     sizes = (1, size, size, channels, channels, 1, 16, 32, 14, 768 << 10, 8 << 20)
-    assert panel_and_shares(4, *Sizes(*sizes)) == (found, 1)
+    assert panel_and_shares(LARGE, *Sizes(*sizes)) == (found, 1)
 
 
 @examples(60)
@@ -355,30 +401,33 @@ def test_any_sizes_have_an_answer(data):
     near, far = data.draw(st.integers(64, 1 << 22)), data.draw(st.integers(0, 1 << 26))
     pace, largest = data.draw(st.integers(1, 2)), data.draw(st.sampled_from(list(POINTS)))
     parts = data.draw(st.integers(1, 2))
-    numbers = threads, lanes, 2 * lanes, 14, near, far, pace, largest, parts
-    assert fastest_side(*Sizes(*sizes, *numbers)) in (0, *range(2, largest + 1, 2))
+    pairs = data.draw(st.integers(0, 1))
+    numbers = threads, lanes, 2 * lanes, 14, near, far, pace, largest, parts, pairs
+    kind = fastest_kind(*Sizes(*sizes, *numbers))
+    assert kind.side <= largest
+    assert pairs or kind is not PAIRS
 
 
 def test_sizes_for_which_a_tile_is_nearly_the_fastest_share_its_program():
     level = next((level for level in LEVELS if level.lanes == 16), LEVELS[0])
     machine = MachineModel(level, 2, CacheSizes(48 << 10, 1 << 20, 16 << 20))
 
-    def cost(size, side):
-        return dict(zip((0, 2, 4), costs(Sizes.of(image(size), machine, 1)), strict=True))[side]
+    def cost(size, kind):
+        return costs(Sizes.of(image(size), machine, 1))[kind]
 
     def image(size):
         return images_of(1, (size, size), 32, 32)
 
     recording = Recording()
-    side = side_for(image(recording.size(14)), machine, 1)
+    kind = kind_for(image(recording.size(14)), machine, 1)
     recording.close()
-    best = {size: side_for(image(size), machine, 1) for size in range(1, 100)}
+    best = {size: kind_for(image(size), machine, 1) for size in range(1, 100)}
     shared = [size for size in best if recording.repeat([size]) is not None]
-    assert best[14] == side
-    assert any(best[size] != side for size in shared)
+    assert best[14] is kind
+    assert any(best[size] is not kind for size in shared)
     assert any(size not in shared for size in best)
     for size in shared:
-        assert cost(size, side) <= CLOSE * GAIN_OF_LARGER * cost(size, best[size])
+        assert cost(size, kind) <= CLOSE * PREFERENCE[LARGE] * cost(size, best[size])
 
 
 def net_of(size=(28, 31)):
@@ -464,6 +513,28 @@ def test_bfloat16_takes_it_where_it_is_faster_than_twice_the_pace(level, monkeyp
         assert filtered == (mode == "PERFORMANCE" and not level.tiles)
     assert errors["PERFORMANCE"] <= TOLERANCE_OF[Arithmetic.BF16]
     assert errors["PERFORMANCE"] <= 1.5 * errors["ACCURACY"]
+
+
+@pytest.mark.parametrize("level", [level for level in LEVELS if level.keeps_bfloat16])
+def test_small_images_of_many_channels_take_points_in_bfloat16(level, monkeypatch):
+    monkeypatch.setenv("PARTITA_CPU_ISA", level.name)
+    net = Net(1, 64, 14, 13)
+    y = net.add("Relu", net.conv("x", 64, 256, 1))
+    for _ in range(3):
+        y = net.add("Relu", net.conv(y, 256, 256))
+    model = net.model(net.conv(y, 256, 64, 1))
+    x = net.rng.standard_normal(net.shape).astype(np.float32)
+    (wanted,) = onnxruntime_results(model, {"x": x})
+    errors = {}
+    for mode in ("PERFORMANCE", "ACCURACY"):
+        config = {**BF16, "PERF_COUNT": True, "EXECUTION_MODE_HINT": mode}
+        request = compiled(model, **config).create_infer_request()
+        found = np.asarray(request.infer({"x": x})[0])
+        errors[mode] = np.sqrt(np.mean((found - wanted) ** 2)) / np.abs(wanted).max()
+        filtered = f"{level.vectors}_bf16_winograd" in kinds_of(request)
+        assert filtered == (mode == "PERFORMANCE" and not level.tiles)
+    assert errors["PERFORMANCE"] <= TOLERANCE_OF[Arithmetic.BF16] / 4
+    assert errors["PERFORMANCE"] <= 1.75 * errors["ACCURACY"]
 
 
 def test_pictures_of_varying_size_and_a_model_from_a_file(monkeypatch):
