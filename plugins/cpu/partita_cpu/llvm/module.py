@@ -26,6 +26,7 @@ from partita_cpu.llvm.images.depthwise_pixels import (
     ACROSS,
     PIXELS,
     STRIDES,
+    Products,
     depthwise,
     depthwise_part,
 )
@@ -88,7 +89,7 @@ PARTS = (
     "_windows",
     "_bytes",
     "_byte_levels",
-    *(depthwise_part(across, half) for half in (False, True) for across in ACROSS),
+    *(depthwise_part(across, products) for products in Products for across in ACROSS),
     "_pairs",
     "_pairs_tall",
     "_activated_halves",
@@ -186,10 +187,8 @@ def functions(level: Level, part: str = "") -> list[Function]:
     if part.startswith("_normalized_tiles"):
         return _normalizations(int(part.rpartition("_")[2])) if level.tiles else []
     if part:
-        half, across = part.startswith("_depthwise_halves"), int(part.rpartition("_")[2])
-        if half and not level.keeps_bfloat16:
-            return []
-        return _depthwise_functions(lanes, across, half, split=level.tiles and not half)
+        kind, _, across = part[1:].rpartition("_")
+        return _depthwise_functions(level, int(across), Products(kind))
     return _common_functions(level)
 
 
@@ -282,11 +281,14 @@ def _byte_functions(level: Level) -> list[Function]:
     return made
 
 
-def _depthwise_functions(lanes: int, across: int, half: bool, split: bool) -> list[Function]:
+def _depthwise_functions(level: Level, across: int, products: Products) -> list[Function]:
     """Depthwise convolutions of images as they lie."""
-    kind = "depthwise_halves" if half else "depthwise"
+    half, kind = products is not Products.FLOATS, products.value
+    if half and not level.keeps_bfloat16:
+        return []
+    rest = level.lanes, products, level.tiles
     return [
-        depthwise(f"{kind}_{across}_{stride}_{n}", n, across, stride, lanes, half, split)
+        depthwise(f"{kind}_{across}_{stride}_{n}", n, across, stride, *rest)
         for stride in STRIDES
         for n in PIXELS
     ]

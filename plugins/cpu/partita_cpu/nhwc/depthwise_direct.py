@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from typing import Any, NamedTuple
 
+import ml_dtypes
 import numpy as np
 
 from partita.lowering import Array
@@ -31,6 +32,7 @@ from partita_cpu.llvm.images.depthwise_pixels import (
     EVEN_FIRST,
     PIXELS,
     STRIDES,
+    Products,
     depthwise_part,
 )
 from partita_cpu.llvm.levels import Level
@@ -57,6 +59,8 @@ from partita_cpu.scalar.subnormal import flushed_array
 ) = range(17)
 """What `places` holds."""
 
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 _ALMOST, _MOST = PIXELS[-2:]
 """The largest numbers of pixels that there are kernels for: as many sums as registers hold, and one
@@ -96,27 +100,36 @@ def places(
 
 
 @functools.cache
-def depthwise_kernels(level: Level, across: int, stride: int, half: bool) -> Array:
+def depthwise_kernels(level: Level, across: int, stride: int, products: Products) -> Array:
     """Kernels by number of pixels; 0 in unused places."""
-    kind = "depthwise_halves" if half else "depthwise"
-    known = llvm_kernel.addresses(level, depthwise_part(across, half))
+    known = llvm_kernel.addresses(level, depthwise_part(across, products))
     table = np.zeros(PIXELS[-1] + 1, np.int64)
     for pixels in PIXELS:
-        table[pixels] = known[f"{kind}_{across}_{stride}_{pixels}"]
+        table[pixels] = known[f"{products.value}_{across}_{stride}_{pixels}"]
     return table
 
 
-def pack_taps(w: Array, lanes: int, least: int = 0, half: bool = False) -> Array:
+def pack_taps(w: Array, lanes: int, least: int = 0, products: Products = Products.FLOATS) -> Array:
     """Weights (channels, 1, down, across) as (block of channels, tap, lane), flat.
 
-    With zeros for channels up to `least`; in the order of kernels of bfloat16 if `half`.
+    With zeros for channels up to `least`; in the order of kernels of bfloat16 for these. In pairs
+    the places of a row's first taps hold two neighbours in bfloat16 each, of blocks that are
+    computed two at a time; the last one stands in both halves.
     """
-    channels = w.shape[0]
+    channels, across, half = w.shape[0], w.shape[3], products is not Products.FLOATS
     blocks = -(-max(channels, least) // lanes)
     padded = np.zeros((blocks * lanes, w[0].size), np.float32)
     padded[:channels] = _ordered(flushed_array(w).reshape(channels, -1), half)
-    packed = padded.reshape(blocks, lanes, -1).transpose(0, 2, 1)
-    return np.ascontiguousarray(packed).reshape(-1)
+    packed = padded.reshape(blocks, lanes, -1, across).transpose(0, 2, 3, 1)
+    packed = np.ascontiguousarray(packed)
+    if products is Products.PAIRS:
+        paired = channels // len(EVEN_FIRST) * len(EVEN_FIRST) // lanes
+        halves = packed[:paired].astype(BFLOAT16).view(np.uint16)
+        words = packed[:paired].view(np.uint16).reshape(*halves.shape, 2)
+        firsts = [*range(0, across, 2)]
+        words[:, :, : len(firsts), :, 0] = halves[:, :, firsts]
+        words[:, :, : len(firsts), :, 1] = halves[:, :, [*range(1, across, 2), across - 1]]
+    return packed.reshape(-1)
 
 
 def pack_row(bias: Array | None, lanes: int, channels: int, half: bool = False) -> Array:

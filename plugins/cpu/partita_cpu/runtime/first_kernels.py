@@ -23,7 +23,7 @@ from partita_cpu.jit import compile_pool, disk_cache
 from partita_cpu.jit.dispatch import available, order
 from partita_cpu.jit.llvm_kernel import level_job
 from partita_cpu.kernels.nhwc.channel_groups import fills_vectors
-from partita_cpu.llvm.images.depthwise_pixels import ACROSS, depthwise_part
+from partita_cpu.llvm.images.depthwise_pixels import ACROSS, depthwise_part, products_of
 from partita_cpu.llvm.images.winograd import TAPS
 from partita_cpu.llvm.module import groups_part, product_parts
 from partita_cpu.scalar.activations import activate_floats
@@ -80,7 +80,8 @@ def _parts(policy: PrecisionPolicy, graph: Graph) -> Iterator[str]:
         if node.op_type == "Conv" and node.attrs.get("group", 1) > 1 and node.inputs[1] is not None:
             sizes = tuple(n for n in node.inputs[1].shape or () if isinstance(n, int))
             if len(sizes) == 4 and sizes[1] == 1 and sizes[3] in ACROSS:
-                yield depthwise_part(sizes[3], half)
+                products = products_of(sizes[3], half, policy.level)
+                yield depthwise_part(sizes[3], products)
             elif fills_vectors(policy, node.attrs["group"], sizes):
                 yield groups_part(sizes[1], half)
                 if half:

@@ -13,6 +13,7 @@ from partita_cpu.gemm.fused_activation import activation_kernel, epilogue_of, ha
 from partita_cpu.gemm.product_steps import LinearOp
 from partita_cpu.gemm.tile_kernels import window_kernels
 from partita_cpu.kernels.nhwc.placement import HALF, Place, choice_of
+from partita_cpu.llvm.images.depthwise_pixels import Products, products_of
 from partita_cpu.nhwc.channel_slice import ChannelSlice
 from partita_cpu.nhwc.depthwise_direct import (
     Depthwise,
@@ -97,12 +98,15 @@ def depthwise_of(
     level, half = choice_of(b).level, place.x.dtype == HALF
     lanes = level.lanes
     table = places(window, level, place.channels, place.x.shape[3], place.first, half, far)
-    key = ("row taps", lanes, stored, half)
+    known = op.w.const
+    finite = half and known is not None and not choice_of(b).rounds_to_infinity(known)
+    products = products_of(window.kernel[2], half, level, finite)
+    key = ("row taps", lanes, stored, products)
     finish = epilogue_of(op.activation, False)
     return Depthwise(
-        b.prepack(op.w, key, lambda array: pack_taps(array, lanes, stored, half)),
+        b.prepack(op.w, key, lambda array: pack_taps(array, lanes, stored, products)),
         _row(b, op.bias, lanes, stored, half),
-        b.constant(depthwise_kernels(level, window.kernel[2], window.stride[2], half)),
+        b.constant(depthwise_kernels(level, window.kernel[2], window.stride[2], products)),
         b.constant(table),
         finish.low,
         finish.high,
@@ -126,7 +130,9 @@ def _emit_rows(b: Builder, window: Window, place: Place, op: LinearOp, y: Operan
     room = room_of(thread_bytes(window, channels, lanes), policy.threads)
     finish = epilogue_of(op.activation, False)
     rows = RowBuffer(
-        b.prepack(op.w, ("row taps", lanes, 0, False), lambda array: pack_taps(array, lanes)),
+        b.prepack(
+            op.w, ("row taps", lanes, 0, Products.FLOATS), lambda array: pack_taps(array, lanes)
+        ),
         _row(b, op.bias, lanes, channels),
         b.constant(row_kernels(policy.level, y.dtype == HALF)),
         b.constant(window.table),

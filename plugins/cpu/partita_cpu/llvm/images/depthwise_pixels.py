@@ -8,6 +8,8 @@ far apart that no processor foresees them.
 
 from __future__ import annotations
 
+import enum
+
 from partita_cpu.llvm.epilogue import gated, prefetch
 from partita_cpu.llvm.function import Function
 from partita_cpu.llvm.half_vectors import (
@@ -18,7 +20,9 @@ from partita_cpu.llvm.half_vectors import (
     store_pair_parts,
     store_parts,
 )
+from partita_cpu.llvm.levels import Level
 from partita_cpu.llvm.masked import bounded, column_masks, masked_load, masked_store
+from partita_cpu.llvm.tiles.fma import multiply_pairs, pairs_of
 
 PARAMETERS = (
     "ptr %x, i64 %row, i64 %pixel, i64 %rows, i64 %below, i64 %begin, i64 %end, ptr %w, "
@@ -34,10 +38,10 @@ in the order of `EVEN_FIRST`, 32 after 32, as long as so many exist. blocks: how
 channels: how many exist in these. stored: how many are written, at least as many; of those that do
 not exist, some number. y: the first output pixel; y_pixel: bytes to the next. parts: 0, or in how
 many bfloat16 results are split, 2 or 3; only for kernels that can. low_plane: bytes from each part
-to the next. low, high: bounds. gate: see `epilogue.gated`.
+to the next. gate: see `epilogue.gated`. low, high: bounds, if there is no gate.
 
-Returns the largest absolute value among the results as the bits of a float32, from kernels that
-write bfloat16.
+Returns the largest absolute value among the results as the bits of a float32, from kernels whose
+results go to AMX as bfloat16; others 0.
 """
 
 _LINE = 64
@@ -66,9 +70,36 @@ STRIDES = (1, 2)
 """Strides across that there are kernels for."""
 
 
-def depthwise_part(across: int, half: bool = False) -> str:
+class Products(enum.Enum):
+    """What kernels multiply; the names of their parts begin so."""
+
+    FLOATS = "depthwise"
+    HALVES = "depthwise_halves"  # bfloat16, widened, by weights in float32
+    PAIRS = "depthwise_pairs"  # pairs of neighbours in bfloat16 by such weights
+
+
+FEWEST_PAIRED = 5
+"""Taps across from which on pairs take less time: those of 3 are paired as often as multiplied."""
+
+
+def products_of(across: int, half: bool, level: Level, finite: bool = True) -> Products:
+    """What kernels multiply that take the least time.
+
+    Args:
+        across: Taps across.
+        half: Whether images are bfloat16.
+        level: Whose kernels; where it has AMX, vectors do not multiply pairs, which may take long.
+        finite: Whether all weights are finite in bfloat16.
+    """
+    if not half:
+        return Products.FLOATS
+    paired = across >= FEWEST_PAIRED and not level.tiles and finite
+    return Products.PAIRS if paired else Products.HALVES
+
+
+def depthwise_part(across: int, products: Products = Products.FLOATS) -> str:
     """The part of a level's kernels that has those with so many taps across."""
-    return f"_depthwise_halves_{across}" if half else f"_depthwise_{across}"
+    return f"_{products.value}_{across}"
 
 
 def columns(pixels: int, across: int, stride: int) -> int:
@@ -87,8 +118,8 @@ def depthwise(
     across: int,
     stride: int,
     lanes: int,
-    half: bool = False,
-    split: bool = False,
+    products: Products = Products.FLOATS,
+    tiles: bool = False,
 ) -> Function:
     """Sums, bounded and perhaps gated, of `pixels` neighbours.
 
@@ -98,21 +129,25 @@ def depthwise(
         across: Taps across.
         stride: Across.
         lanes: Floats of a vector.
-        half: Whether input and output are bfloat16.
-        split: Whether float32 can be written as several bfloat16.
+        products: What is multiplied; input and output are bfloat16 but for `FLOATS`.
+        tiles: Whether results may go to AMX: float32 can be written as several bfloat16, and the
+            largest value of what is bfloat16 is told.
     """
-    return _Depthwise(name, (pixels, across, stride), lanes, half, split).function()
+    return _Depthwise(name, (pixels, across, stride), lanes, products, tiles).function()
 
 
 class _Depthwise:
     """Writes one kernel."""
 
     def __init__(
-        self, name: str, sizes: tuple[int, int, int], lanes: int, half: bool, split: bool
+        self, name: str, sizes: tuple[int, int, int], lanes: int, products: Products, tiles: bool
     ) -> None:
+        half = products is not Products.FLOATS
         self._f = Function(name, PARAMETERS, "i64")
         self._pixels, self._across, self._stride = sizes
-        self._lanes, self._half, self._split = lanes, half, split
+        self._lanes, self._half, self._split = lanes, half, tiles and not half
+        self._tells = tiles
+        self._in_pairs = products is Products.PAIRS
         self._vector, self._ints = f"<{lanes} x float>", f"<{lanes} x i32>"
         self._load = load_half if half else masked_load
         self._columns = columns(*sizes)
@@ -134,16 +169,20 @@ class _Depthwise:
             after = f.loop(rest, state, lambda _, values: self._row(values, inside, True))
             stored = f.let(f"sub i64 %stored, {first}")
             mask = column_masks(f, stored, lanes, 1)[0]
-            return [self._store([self._finished(after[2:], low, high)], first, mask, carried[0])]
+            sums = [self._finished(after[2:], low, high)]
+            self._store(sums, first, mask)
+            return [self._largest(sums, carried[0])]
 
         def pair(number: str, carried: list[str]) -> list[str]:
             index = f.let(f"mul i64 {number}, 2")
             state, pixels = self._begin(index, 2), self._pixels
-            after = f.loop("%rows", state, lambda _, values: self._row(values, None, False, 2))
+            row = self._row_of_pairs if self._in_pairs else self._row_of_two
+            after = f.loop("%rows", state, lambda _, values: row(values))
             sums = [after[3 : 3 + pixels], after[3 + pixels :]]
             sums = [self._finished(found, low, high) for found in sums]
             first = f.let(f"mul i64 {index}, {lanes}")
-            return [self._store(sums, first, None, carried[0])]
+            self._store(sums, first, None)
+            return [self._largest(sums, carried[0])]
 
         start, before = "zeroinitializer", "0"
         if (self._half or self._pixels >= PAIRED_PIXELS) and lanes == PAIRED_LANES:
@@ -175,9 +214,14 @@ class _Depthwise:
         return state
 
     def _finished(self, sums: list[str], low: str, high: str) -> list[str]:
-        """Sums within bounds, and gated."""
-        f, lanes = self._f, self._lanes
-        return gated(f, lanes, [bounded(f, self._vector, s, low, high, lanes) for s in sums])
+        """Sums within bounds, or gated: a gate has no bounds beside it."""
+        f, lanes, v = self._f, self._lanes, self._vector
+
+        def limited(_: str, inner: list[str]) -> list[str]:
+            return [bounded(f, v, s, low, high, lanes) for s in inner]
+
+        plain = f.let(f"zext i1 {f.let('icmp eq i64 %gate, 0')} to i64")
+        return gated(f, lanes, f.loop(plain, [(v, s) for s in sums], limited))
 
     def _fetch(self, x: str, index: str, unit: int) -> None:
         """Asks for what a block of the pixels below needs, once for each of its cache lines."""
@@ -234,6 +278,60 @@ class _Depthwise:
         further = [f.at(w, 4 * lanes * self._across) for w in rows]
         return [f.at(x, "%row"), *further, *sums]
 
+    def _row_of_two(self, values: list[str]) -> list[str]:
+        """Adds one row of taps to sums of two blocks of channels that exist."""
+        return self._row(values, None, False, 2)
+
+    def _row_of_pairs(self, values: list[str]) -> list[str]:
+        """The same where two neighbouring taps are multiplied by an instruction.
+
+        Of each column's 32 words the even and the odd channels are paired with those of the next
+        one. The last tap of a row is paired with zero, since what lies beside it may be infinite.
+        """
+        f, lanes, across, stride = self._f, self._lanes, self._across, self._stride
+        x, *rest = values
+        rows, sums = rest[:2], rest[2:]
+        pairs, ints, couples = pairs_of(lanes), self._ints, across // 2
+        weights = [
+            [f.load(pairs, f.at(w, 4 * lanes * k)) for k in range(couples + 1)] for w in rows
+        ]
+        edge = clipped(self._pixels, across)
+        shift, upper, lower = (f.splat(lanes, "i32", n) for n in ("16", "-65536", "65535"))
+
+        def add(products: list[str], column: int, couple: int) -> None:
+            """Adds what a tap's column, and the next one, come to for the pixel that they serve."""
+            pixel, between = divmod(column - 2 * couple, stride)
+            if not between and 0 <= pixel < self._pixels:
+                for i, words in enumerate(products):
+                    number = i * self._pixels + pixel
+                    pair = f.let(f"bitcast {ints} {words} to {pairs}")
+                    w = weights[i][couple]
+                    sums[number] = multiply_pairs(f, lanes, pair, w, sums[number])
+
+        at, before = x, ["", ""]
+        for column in range(self._columns):
+            clear = edge <= column < self._columns - edge
+            mask = None if clear else self._mask(None, column, 2)
+            bits = load_words(f, 2 * lanes, at, mask)
+            words = f.let(f"bitcast <{2 * lanes} x i16> {bits} to {ints}")
+            # Even channels by themselves above zeros, odd ones below.
+            even = f.let(f"shl {ints} {words}, {shift}")
+            odd = f.let(f"lshr {ints} {words}, {shift}")
+            if column:
+                left = f.let(f"and {ints} {before[0]}, {lower}")
+                right = f.let(f"and {ints} {words}, {upper}")
+                both = [
+                    f.let(f"or {ints} {left}, {even}"),
+                    f.let(f"or {ints} {before[1]}, {right}"),
+                ]
+                for couple in range(couples):
+                    add(both, column - 1, couple)
+            add([even, odd], column, couples)
+            before = [words, odd]
+            at = f.at(at, "%pixel")
+        further = [f.at(w, 4 * lanes * across) for w in rows]
+        return [f.at(x, "%row"), *further, *sums]
+
     def _mask(self, inside: str | None, column: int, wide: int = 1) -> str:
         f, lanes = self._f, wide * self._lanes
         after = f.let(f"icmp sge i64 {column}, %begin")
@@ -252,14 +350,13 @@ class _Depthwise:
         odd = f.let(f"and {ints} {words}, {f.splat(self._lanes, 'i32', '-65536')}")
         return [f.let(f"bitcast {ints} {half} to {self._vector}") for half in (even, odd)]
 
-    def _store(self, blocks: list[list[str]], first: str, mask: str | None, largest: str) -> str:
-        """Writes the sums of one block or two; returns the largest of all so far.
+    def _store(self, blocks: list[list[str]], first: str, mask: str | None) -> None:
+        """Writes the sums of one block or two.
 
         Args:
             blocks: The sums of each.
             first: Channel of the first.
             mask: Which channels are written; ``None``: all.
-            largest: Of all blocks before.
         """
         f, lanes, shorts = self._f, self._lanes, "<32 x i16>"
         pixels = [list(pixel) for pixel in zip(*blocks, strict=True)]
@@ -295,6 +392,9 @@ class _Depthwise:
             f.either(f.let("icmp eq i64 %parts, 0"), floats, split)
         else:
             floats()
-        for x in (x for sums in blocks for x in sums) if self._half or self._split else ():
-            largest = larger_magnitude(f, lanes, largest, x)
+
+    def _largest(self, blocks: list[list[str]], largest: str) -> str:
+        """The largest of all so far, if it is asked for, and of sums of one block or two."""
+        for x in (x for sums in blocks for x in sums) if self._tells else ():
+            largest = larger_magnitude(self._f, self._lanes, largest, x)
         return largest

@@ -8,6 +8,7 @@ import pytest
 from partita.lowering import Activation
 from partita.lowering.geometry.windows import Window
 from partita_cpu.gemm.fused_activation import activation_kernel
+from partita_cpu.llvm.images.depthwise_pixels import products_of
 from partita_cpu.llvm.levels import EVERY
 from partita_cpu.nhwc.depthwise_direct import (
     Depthwise,
@@ -39,10 +40,11 @@ def test_lines(level, half, code, channels, before, after, guarded):
     w = rng.standard_normal((channels, 1, 3, 3)).astype(np.float32)
     bias = rng.standard_normal(channels).astype(np.float32)
     y = guarded.array(stored(np.full((2, 5, 11, before + channels + after), SENTINEL), half))
+    products = products_of(3, half, level)
     known = Depthwise(
-        guarded.array(pack_taps(w, level.lanes, half=half)),
+        guarded.array(pack_taps(w, level.lanes, products=products)),
         guarded.array(pack_row(bias, level.lanes, channels, half)),
-        depthwise_kernels(level, 3, 1, half),
+        depthwise_kernels(level, 3, 1, products),
         places(WINDOW, level, channels, channels, 0, half),
         *(-INF, INF, 0),
     )

@@ -17,7 +17,7 @@ from partita_cpu.gemm.blocking.problem import Images, Storage
 from partita_cpu.gemm.packing.weights import pack, pack_bias
 from partita_cpu.gemm.product_records import Epilogue, ProductArrays, TileContext
 from partita_cpu.gemm.tile_kernels import tile_kernels
-from partita_cpu.llvm.images.depthwise_pixels import ACROSS, STRIDES
+from partita_cpu.llvm.images.depthwise_pixels import ACROSS, STRIDES, Products, products_of
 from partita_cpu.machine_model import MachineModel
 from partita_cpu.nhwc.depthwise_direct import (
     Depthwise,
@@ -99,13 +99,13 @@ def weighed(window, x, w, bias, gate, low=-2.0, high=3.0):
 )
 def test_images(level, half, window, channels, beside, gate, batch, threads, shares, far):
     rng = np.random.default_rng(channels)
-    guarded = Guarded()
+    guarded, bounds = Guarded(), (-INF, INF) if gate else (-2.0, 3.0)
     before_x, after_x, before_y, after_y = beside
     shape = (batch, *window.size[1:], before_x + channels + after_x)
     whole = stored(rng.standard_normal(shape), half)
-    w = rng.standard_normal((channels, 1, *window.kernel[1:])).astype(np.float32)
+    w = loaded(stored(rng.standard_normal((channels, 1, *window.kernel[1:])), half))
     bias = rng.standard_normal(channels).astype(np.float32)
-    lanes = level.lanes
+    lanes, products = level.lanes, products_of(window.kernel[2], half, level)
     shape = (batch, *window.out[1:], before_y + channels + after_y)
     y = guarded.array(stored(np.full(shape, SENTINEL), half))
     times = np.zeros(shape, np.int64)
@@ -115,11 +115,11 @@ def test_images(level, half, window, channels, beside, gate, batch, threads, sha
         depthwise_images(
             guarded.array(whole).reshape(-1),
             Depthwise(
-                guarded.array(pack_taps(w, lanes, half=half)),
+                guarded.array(pack_taps(w, lanes, products=products)),
                 guarded.array(pack_row(bias, lanes, channels, half)),
-                depthwise_kernels(level, window.kernel[2], window.stride[2], half),
+                depthwise_kernels(level, window.kernel[2], window.stride[2], products),
                 places(window, level, channels, whole.shape[3], before_x, half, far),
-                *(-2.0, 3.0, gate),
+                *(*bounds, gate),
             ),
             y.reshape(-1),
             *(y.shape[3], before_y, shares, 0, tid, threads),
@@ -131,11 +131,29 @@ def test_images(level, half, window, channels, beside, gate, batch, threads, sha
     x = np.asarray(loaded(whole)[..., before_x : before_x + channels], np.float64)
     found = loaded(y)
     inside = found[..., before_y : before_y + channels]
-    wanted = weighed(window, x, w, bias, gate)
+    wanted = weighed(window, x, w, bias, gate, *bounds)
     np.testing.assert_allclose(inside, wanted, rtol=8e-3 if half else 1e-5, atol=2e-5)
     inside[...] = SENTINEL
     np.testing.assert_array_equal(found, SENTINEL)
     guarded.release()
+
+
+def test_weights_in_pairs_are_rounded_and_the_last_of_a_row_stands_in_both_halves():
+    w = np.random.default_rng(0).standard_normal((36, 1, 2, 5)).astype(np.float32)
+    found = pack_taps(w, 16, products=Products.PAIRS).reshape(3, 2, 5, 16)
+    halves = loaded(found[:2].view(np.uint16).reshape(2, 2, 5, 16, 2)[:, :, :3])
+    rounded = loaded(stored(w[:32, 0], True)).reshape(16, 2, 2, 5).transpose(1, 2, 3, 0)
+    np.testing.assert_array_equal(halves[..., 0], rounded[:, :, [0, 2, 4]])
+    np.testing.assert_array_equal(halves[..., 1], rounded[:, :, [1, 3, 4]])
+    np.testing.assert_array_equal(found[2, :, :, :4], w[32:, 0].transpose(1, 2, 0))
+
+
+def test_weights_that_bfloat16_cannot_hold_are_not_paired():
+    (level, *_) = [level for level, half in KINDS if half and not level.tiles]
+    assert products_of(5, True, level) is Products.PAIRS
+    assert products_of(5, True, level, finite=False) is Products.HALVES
+    assert products_of(3, True, level) is Products.HALVES
+    assert products_of(5, False, level) is Products.FLOATS
 
 
 def test_few_pixels_are_shared_by_channels():
@@ -182,15 +200,16 @@ def run_joined(guarded, level, arithmetic, window, x, taps, offset, w, bias, res
     images = Images(batch, oh, ow, channels, outputs, out_height=oh, out_width=ow)
     cut = plan(images, MachineModel(level), arithmetic, threads, Storage(computed=True))
     half, lanes = arithmetic is Arithmetic.BF16, level.lanes
+    products = products_of(window.kernel[2], half, level)
     y = guarded.array(np.full((images.pixels, outputs), SENTINEL, np.float32))
     scratch = np.full(threads * cut.thread_bytes, 255, np.uint8)
     for tid in range(threads):
         separable_convolution(
             guarded.array(stored(x, half)).reshape(-1),
             Depthwise(
-                guarded.array(pack_taps(taps, lanes, cut.padded, half)),
+                guarded.array(pack_taps(taps, lanes, cut.padded, products)),
                 guarded.array(pack_row(offset, lanes, cut.padded, half)),
-                depthwise_kernels(level, window.kernel[2], window.stride[2], half),
+                depthwise_kernels(level, window.kernel[2], window.stride[2], products),
                 places(window, level, channels, channels, 0, half),
                 *(0.0, 6.0, 0),
             ),
@@ -246,20 +265,24 @@ def test_joined(level, arithmetic, window, channels, outputs, batch, added, thre
 
 
 @pytest.mark.parametrize(("level", "arithmetic"), JOINED)
-@pytest.mark.parametrize("channels", [24, 32])
+@pytest.mark.parametrize("channels", [24, 32, 71])
+@pytest.mark.parametrize("side", [3, 5])
 @pytest.mark.parametrize("nan", NANS)
-def test_infinity_and_nan_stay(level, arithmetic, channels, nan, guarded):
-    """Infinity has no lower half, and must not meet the zeros that fill up a run."""
-    sides = (1, 9, 9), (1, 3, 3), (1, 1, 1), (1, 1, 1), (0, 1, 1), (0, 1, 1), (1, 9, 9)
+def test_infinity_and_nan_stay(level, arithmetic, channels, side, nan, guarded):
+    """Infinity has no lower half, and must not meet the zeros that fill up a run or a pair."""
+    beside = side // 2
+    pads = (0, beside, beside), (0, beside, beside)
+    sides = (1, 9, 9), (1, side, side), (1, 1, 1), (1, 1, 1), *pads, (1, 9, 9)
     window = Window(*sides, 2)
     x = np.ones((1, 9, 9, channels), np.float32)
     x[0, 2, 2, 3] = np.inf
     x.view(np.uint32)[0, 7, 7, 5] = nan
-    taps = np.ones((channels, 1, 3, 3), np.float32)
+    taps = np.ones((channels, 1, side, side), np.float32)
     w = np.ones((4, channels, 1, 1), np.float32)
     images = Images(1, 9, 9, channels, 4, out_height=9, out_width=9)
     cut = plan(images, MachineModel(level), arithmetic, 2, Storage(computed=True))
     half, lanes = arithmetic is Arithmetic.BF16, level.lanes
+    products = products_of(side, half, level)
     with np.errstate(invalid="ignore"):  # signalling NaN
         pixels = stored(x, half).reshape(-1)
     y = guarded.array(np.zeros((81, 4), np.float32))
@@ -267,9 +290,9 @@ def test_infinity_and_nan_stay(level, arithmetic, channels, nan, guarded):
         separable_convolution(
             pixels,
             Depthwise(
-                pack_taps(taps, lanes, cut.padded, half),
+                pack_taps(taps, lanes, cut.padded, products),
                 pack_row(None, lanes, cut.padded),
-                depthwise_kernels(level, 3, 1, half),
+                depthwise_kernels(level, side, 1, products),
                 places(window, level, channels, channels, 0, half),
                 *(-INF, INF, 0),
             ),
@@ -286,10 +309,10 @@ def test_infinity_and_nan_stay(level, arithmetic, channels, nan, guarded):
         )
     y = y.reshape(9, 9, 4)
     wanted = np.full((9, 9), False)
-    wanted[1:4, 1:4] = True
+    wanted[max(0, 2 - beside) : 3 + beside, max(0, 2 - beside) : 3 + beside] = True
     np.testing.assert_array_equal(np.isposinf(y[..., 0]), wanted)
     wanted[...] = False
-    wanted[6:9, 6:9] = True
+    wanted[7 - beside :, 7 - beside :] = True
     np.testing.assert_array_equal(np.isnan(y[..., 0]), wanted)
 
 
