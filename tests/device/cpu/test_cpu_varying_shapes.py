@@ -1082,3 +1082,60 @@ def test_places_are_added_to_one_image_and_to_several_in_one_class():
         programs = recorded(compiled)
         assert len(programs) == len(sizes) - 1
         assert len({id(program.recorded.made) for program in programs}) == 1
+
+
+PLACES_BY_EINSUM = """g (float[n,h,w,8] x) => (float[a,b,c,d] y) {
+    down = Einsum <equation = "bhwc,hkc->bhwk"> (x, rows)
+    by_columns = Einsum <equation = "bhwc,bhvc->bhwv"> (x, x)
+    summed = ReduceSum <keepdims = 1> (by_columns, last)
+    both = Add(down, summed) y = Asinh(both) }"""
+DYNAMIC_LEVELS = """g (float[n,s,16] x) => (float[a,b,c] y) {
+    levels, scale, zero = DynamicQuantizeLinear(x)
+    sums = MatMulInteger(levels, weights, zero, weights_zero)
+    floats = Cast <to = 1> (sums) y = Mul(floats, scale) }"""
+STATIC_LEVELS = """g (float[n,8,h,w] x) => (float[a,b,c,d] y) {
+    levels = QuantizeLinear(x, step, middle) image = DequantizeLinear(levels, step, middle)
+    filters = DequantizeLinear(kernel, small, kernel_zero)
+    wide = Conv <pads = [1, 1, 1, 1]> (image, filters)
+    wide_levels = QuantizeLinear(wide, step, middle)
+    again = DequantizeLinear(wide_levels, step, middle)
+    y = Relu(again) }"""
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes"),
+    [
+        (PLACES_BY_EINSUM, [(n, 6, w, 8) for n in (1, 2) for w in (3, 5, 9)]),
+        (DYNAMIC_LEVELS, [(n, s, 16) for n in (1, 3) for s in (4, 7, 30)]),
+        (STATIC_LEVELS, [(n, 8, h, w) for n in (1, 2) for h in (9, 12) for w in (8, 15)]),
+    ],
+    ids=["Einsum", "levels of rows", "levels of images"],
+)
+def test_sums_of_labels_and_products_of_levels_have_classes(text, sizes):
+    rng = np.random.default_rng(0)
+    proto = parser.parse_model('<ir_version: 8, opset_import: ["": 17]> ' + text)
+    weights = {
+        "rows": rng.standard_normal((6, 4, 8)).astype(np.float32)[:, :1],
+        "last": np.array([-1]),
+        "weights": rng.integers(-90, 90, (16, 12), np.int8),
+        "weights_zero": np.array(0, np.int8),
+        "step": np.array(0.03, np.float32),
+        "small": np.array(0.00371, np.float32),  # no sum is half a step
+        "middle": np.array(120, np.uint8),
+        "kernel": rng.integers(-9, 9, (8, 8, 3, 3), np.int8),
+        "kernel_zero": np.array(0, np.int8),
+    }
+    read = {name for node in proto.graph.node for name in node.input}
+    for name in weights.keys() & read:
+        proto.graph.initializer.append(numpy_helper.from_array(weights[name], name))
+    config = {"EXECUTION_MODE_HINT": "ACCURACY", "INFERENCE_NUM_THREADS": 1}
+    compiled = partita.Core().compile_model(proto, "CPU", config)
+    request = compiled.create_infer_request()
+    for shape in [*sizes, *sizes[::-2]]:
+        x = rng.standard_normal(shape).astype(np.float32)
+        (wanted,) = onnxruntime_results(proto, {"x": x})
+        np.testing.assert_allclose(request.infer({"x": x})["y"], wanted, rtol=1e-4, atol=1e-5)
+    if isa().native and not isa().tiles:  # those choose arithmetic by sizes
+        programs = recorded(compiled)
+        assert len(programs) == len(sizes) - 1
+        assert len({id(program.recorded.made) for program in programs}) <= 2

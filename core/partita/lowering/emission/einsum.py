@@ -7,8 +7,10 @@ from typing import Protocol
 
 from partita.errors import OperandError
 from partita.lowering.geometry.boxes import strides_of
+from partita.lowering.geometry.broadcasting import sizes_of_labels
 from partita.lowering.graph import Node
 from partita.lowering.program import Operand
+from partita.lowering.shapes.symbolic_size import always_equal
 from partita.model.einsum_labels import Labels, labels_of
 
 
@@ -54,15 +56,9 @@ def emit_einsum(steps: EinsumSteps, node: Node, operands: Sequence[Operand]) -> 
     whole = f"Operation '{node.name}' (Einsum '{node.attrs['equation']}')"
     try:
         terms, output = labels_of(node.attrs["equation"], [x.shape for x in operands])
+        sizes = sizes_of_labels(terms, [x.shape for x in operands])
     except ValueError as error:
         raise OperandError(f"{whole}: {error}.") from error
-    sizes: dict[str, int] = {}
-    for labels, x in zip(terms, operands, strict=True):
-        for label, size in zip(labels, x.shape, strict=True):
-            if sizes.setdefault(label, size) == 1:
-                sizes[label] = size
-            elif size not in (1, sizes[label]):
-                raise OperandError(f"{whole}: a label has sizes {sizes[label]} and {size}.")
     parts = [_distinct(steps, x, ls, sizes) for x, ls in zip(operands, terms, strict=True)]
     y, labels = parts[0]
     for position, (other, other_labels) in enumerate(parts[1:], 1):
@@ -83,7 +79,7 @@ def _distinct(
     kept = [
         (label, size)
         for label, size in zip(labels, x.shape, strict=True)
-        if size == sizes[label] or size != 1
+        if always_equal(size, sizes[label]) or size != 1
     ]
     x = steps.view(x, [size for _, size in kept])
     labels = [label for label, _ in kept]

@@ -33,6 +33,10 @@ _ZEROS: weakref.WeakValueDictionary[tuple[int, np.dtype[Any]], Array] = (
 """Rows of zeros that constants are, by how many and their type."""
 
 
+def _row_of_zeros(dtype: np.dtype[Any], count: int) -> Array:
+    return np.zeros(count, dtype)
+
+
 def _plain_result(dtype: np.dtype[Any], fn: Callable[..., Array], *args: Any) -> Array:
     """The result of a function, in the form that kernels need."""
     return plain(np.asarray(fn(*args), dtype))
@@ -155,11 +159,13 @@ class OperandBuilder:
             return self._constant_of(array)
         return _constant(array)
 
-    def zeros(self, count: int, dtype: Any) -> Operand:
+    def zeros(self, count: Number, dtype: Any) -> Operand:
         """A constant row of zeros; equal ones share one array.
 
         For omitted operands: a decoder has hundreds of products without a bias.
         """
+        if holds_sizes(count):
+            return self.computed((count,), dtype, _row_of_zeros, np.dtype(dtype), count)
         asked = operator.index(count), np.dtype(dtype)
         found = _ZEROS.get(asked)
         if found is None:

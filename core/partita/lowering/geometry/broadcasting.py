@@ -33,6 +33,29 @@ def broadcast(*shapes: Sequence[int]) -> tuple[int, ...]:
     return tuple(result)
 
 
+def sizes_of_labels(
+    terms: Sequence[Sequence[str]], shapes: Sequence[Sequence[int]]
+) -> dict[str, int]:
+    """The sizes that the labels of an Einsum have, of which some dimensions are repeated.
+
+    Args:
+        terms: For each operand a label for each of its dimensions.
+        shapes: Of the operands.
+
+    Raises:
+        ValueError: A label has two sizes, of which neither is 1.
+    """
+    sizes: dict[str, int] = {}
+    for labels, shape in zip(terms, shapes, strict=True):
+        for label, size in zip(labels, shape, strict=True):
+            before = sizes.get(label, 1)
+            try:
+                (sizes[label],) = broadcast((before,), (size,))
+            except ValueError as error:
+                raise ValueError(f"a label has sizes {before} and {size}") from error
+    return sizes
+
+
 def is_repeated_to(size: int, whole: int) -> bool:
     """Whether an axis of this size is broadcast to `whole`: it is as large, or 1."""
     return _is_one(size) or size == whole or size == 1

@@ -21,6 +21,7 @@ from partita.lowering.shapes.results.fourier import FOURIER_RESULTS
 from partita.lowering.shapes.results.images import IMAGE_RESULTS
 from partita.lowering.shapes.results.movement import MOVEMENT_RESULTS
 from partita.lowering.shapes.results.products import PRODUCT_RESULTS
+from partita.lowering.shapes.results.quantized import QUANTIZED_RESULTS
 from partita.lowering.shapes.results.recurrent import RECURRENT_RESULTS
 from partita.lowering.shapes.results.reduction import REDUCTION_RESULTS
 from partita.lowering.shapes.results.rule import Operands, Rule, RuleOfSeveral
@@ -34,6 +35,7 @@ _FAMILIES = (
     IMAGE_RESULTS,
     MOVEMENT_RESULTS,
     PRODUCT_RESULTS,
+    QUANTIZED_RESULTS,
     RECURRENT_RESULTS,
     REDUCTION_RESULTS,
     WINDOW_RESULTS,
@@ -46,6 +48,10 @@ _RULES_OF_SEVERAL: dict[str, RuleOfSeveral] = {
 
 _BOOL = frozenset({"Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "And", "Or", "Not"})
 _BOOL |= {"IsInf", "IsNaN", "Xor"}
+_CONVERTING = frozenset(
+    {"Cast", "CastLike", "DequantizeLinear", "Narrow", "QuantizeLinear", "Widen"}
+)
+"""Their results are of the type that the model says."""
 _INT64 = np.dtype(np.int64)
 
 TOLD_BY_THE_RUN = frozenset({"Compress", "NonMaxSuppression", "NonZero", "Unique", "Loop", "Scan"})
@@ -88,7 +94,14 @@ def predicted(node: Node, operands: Operands) -> Sequence[Operand] | None:
 def _type(node: Node, operands: Any) -> np.dtype[Any] | None:
     if node.op_type in _BOOL:
         return np.dtype(np.bool_)
-    if node.op_type in ("Cast", "Narrow", "Widen"):
+    if node.op_type in (
+        "Cast",
+        "CastLike",
+        "DequantizeLinear",
+        "Narrow",
+        "QuantizeLinear",
+        "Widen",
+    ):
         return None if node.outputs[0] is None else node.outputs[0].dtype
     if node.op_type in ("ArgMax", "ArgMin"):
         return _INT64

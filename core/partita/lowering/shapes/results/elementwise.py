@@ -29,10 +29,13 @@ ELEMENTWISE_RESULTS = ResultRules()
         "Reciprocal",
     ),
     *("Relu", "Round", "Sigmoid", "Sign", "Sin", "Softmax", "Softplus", "Softsign", "Sqrt", "Tanh"),
+    *("Acos", "Acosh", "Asin", "Asinh", "Atanh", "BitwiseNot", "Cosh", "Hardmax", "LRN", "Shrink"),
+    *("CumProd", "MeanVarianceNormalization", "ReverseSequence", "Sinh"),
     *("CumSum", "IsInf", "IsNaN", "PRelu", "Selu", "ThresholdedRelu", "Trilu", "Tan", "Atan"),
     *("ScatterElements", "ScatterND", "GroupNormalization", "LpNormalization", "Celu", "Swish"),
     *(
         "Cast",
+        "CastLike",
         "BatchNormalization",
         "InstanceNormalization",
         "LayerNormalization",
@@ -53,6 +56,7 @@ def _same(node: Node, operands: Sequence[Operand]) -> Sequence[int]:
 
 @ELEMENTWISE_RESULTS.shape(
     *("Add", "Div", "Mul", "Sub", "Pow", "Max", "Min", "Mean", "Sum", "And", "Or"),
+    *("BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor"),
     *("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Xor", "Mod"),
 )
 def _broadcast(node: Node, operands: Any) -> Sequence[int]:

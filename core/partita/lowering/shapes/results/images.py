@@ -32,6 +32,11 @@ def _resize(node: Node, operands: Any) -> Sequence[int] | None:
     return found
 
 
+@IMAGE_RESULTS.shape("GridSample")
+def _grid_sample(node: Node, operands: Any) -> Sequence[int]:
+    return *operands[0].shape[:2], *operands[1].shape[1:-1]
+
+
 @IMAGE_RESULTS.shape("RoiAlign")
 def _roi_align(node: Node, operands: Any) -> Sequence[int]:
     height, width = (node.attrs.get(f"output_{side}", 1) for side in ("height", "width"))

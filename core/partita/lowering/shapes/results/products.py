@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from partita.lowering.geometry.broadcasting import broadcast, is_repeated_to
+from partita.lowering.geometry.broadcasting import broadcast, is_repeated_to, sizes_of_labels
 from partita.lowering.geometry.heads_first import heads_first
 from partita.lowering.graph import Node
 from partita.lowering.shapes.results.rule import ResultRules
+from partita.model.einsum_labels import labels_of
 
 PRODUCT_RESULTS = ResultRules()
 
@@ -19,6 +20,14 @@ def _matmul(node: Node, operands: Any) -> Sequence[int] | None:
     if len(x) < 2 or len(w) < 2 or x[-1] != w[-2]:
         return None
     return (*broadcast(x[:-2], w[:-2]), x[-2], w[-1])
+
+
+@PRODUCT_RESULTS.shape("Einsum")
+def _einsum(node: Node, operands: Any) -> Sequence[int]:
+    shapes = [operand.shape for operand in operands]
+    terms, output = labels_of(node.attrs["equation"], shapes)
+    sizes = sizes_of_labels(terms, shapes)
+    return [sizes[label] for label in output]
 
 
 @PRODUCT_RESULTS.shape("Gemm")

@@ -19,6 +19,7 @@ import numpy as np
 
 from partita.lowering import Array, Builder, Operand
 from partita.lowering.geometry.windows import Window
+from partita.lowering.shapes.symbolic_size import integer
 from partita_cpu.gemm.precision_policy import PrecisionPolicy, native_policy
 from partita_cpu.gemm.shares import own_share
 from partita_cpu.gemm.tile_kernels import (
@@ -450,7 +451,7 @@ def emit_line_product(
         LineProduct(zero, *packed, *map(b.flat, (result.scale, factors, result.bias, result.zero))),
         b.flat(y),
         b.empty((threads * TOGETHER * TILE,), np.int32),
-        b.empty((threads * int(table[THREAD_BYTES]),), np.uint8),
+        b.empty((threads * integer(table[THREAD_BYTES]),), np.uint8),
         b.constant(kernels),
         b.constant(table),
         work=y.size * window.taps * groups.channels // (16 if kernels[CONFIGURE] else 4),

@@ -11,7 +11,7 @@ import numpy as np
 
 from partita.lowering import Array
 from partita.lowering.geometry.windows import Window
-from partita.lowering.shapes.symbolic_size import integers
+from partita.lowering.shapes.symbolic_size import evaluated, highest, integers
 from partita_cpu.gemm.precision_policy import PrecisionPolicy
 from partita_cpu.gemm.shares import shares_across
 from partita_cpu.jit.intrinsics.address_call import address, call_runs
@@ -104,16 +104,12 @@ def line_table(
     pitch *= channels
     under = (down - 1) * dilation + 1
     band = (policy.machine.l2_bytes(_BAND_SHARE) // pitch - under) // stride + 1
-    band = min(max(band, 1), out_height)
+    band = evaluated(min, highest(band, 1), out_height)
     laid = ((band - 1) * stride + under) * pitch + (CHUNK + across) * channels + QUAD + CACHE_LINE
     weights, pixels = window.taps * channels * columns, images * window.pixels
-    shares = shares_across(
-        images * out_height,
-        groups.panels,
-        policy.threads,
-        weights / (images * height * width * shape[-1] + pixels * columns),
-        copy_cost=1 / window.taps,
-    )
+    lines = images * out_height
+    moved = images * height * width * shape[-1] + pixels * columns
+    shares = evaluated(_shares, lines, groups.panels, policy.threads, weights, moved, window.taps)
     kind = Kind.FLOATS if levels is None else Kind.LEVELS
     limits = np.iinfo(np.int32 if levels is None else levels)
     sizes = (height, width, shape[-1], down, across, *window.begin[1:], out_height, out_width)
@@ -121,6 +117,20 @@ def line_table(
     rest = (pitch, band, shares, 0 if as_it_lies else laid, block)
     ends_of_group = (channels, groups.outputs, addresses(policy.level).get("copy_runs", 0))
     return integers((*sizes, stride, step, dilation, *ends, *rest, *ends_of_group))
+
+
+def _shares(lines: int, panels: int, threads: int, weights: int, moved: int, taps: int) -> int:
+    """Shares across of a grid of lines and panels.
+
+    Args:
+        lines: Of the result, of all images.
+        panels: Of weights.
+        threads: How many share them.
+        weights: Bytes of all weights.
+        moved: Bytes of the images and of the result.
+        taps: Of a window.
+    """
+    return shares_across(lines, panels, threads, weights / moved, copy_cost=1 / taps)
 
 
 @loop
