@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from partita_serve.settings import ServerSettings
 
@@ -34,10 +35,12 @@ class LimitedConnection(HttpToolsProtocol):
     _late: Callable[[], None]  # what is done then
     _timer: asyncio.TimerHandle | None = None
     _write_deadline: asyncio.TimerHandle | None = None
+    _unanswered: deque[RequestResponseCycle]  # several if a client does not wait for answers
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client has connected; it is let go if there are too many."""
         super().connection_made(transport)
+        self._unanswered = deque()
         self.app = _writing_while_open(self.app, transport)
         if len(self.connections) > self.settings.max_connections:
             transport.write(
@@ -55,6 +58,9 @@ class LimitedConnection(HttpToolsProtocol):
             self._timer.cancel()
         self.resume_writing()
         super().connection_lost(exc)
+        for cycle in self._unanswered:  # uvicorn tells the last one that came, not one that runs
+            cycle.disconnected = True
+            cycle.message_event.set()
 
     def data_received(self, data: bytes) -> None:
         """Bytes came; those of headers are counted."""
@@ -87,6 +93,9 @@ class LimitedConnection(HttpToolsProtocol):
         self._is_refused = answer is not None
         if answer is None:
             super().on_headers_complete()
+            while self._unanswered and self._unanswered[0].response_complete:
+                self._unanswered.popleft()
+            self._unanswered.append(self.cycle)
         else:
             self.transport.write(answer)
 

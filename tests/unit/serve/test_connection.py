@@ -5,6 +5,7 @@ import logging
 import socket
 import struct
 
+import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
@@ -65,8 +66,12 @@ def test_refused_requests_leave_no_clock_that_ends_the_connection():
     assert asyncio.run(clocks_of_refusals()) == (REFUSAL * 10, 1, 0)
 
 
-def test_no_more_of_an_answer_is_written_when_its_client_has_gone(caplog):
-    """Each write to a connection that is lost, from the fifth on, would be a line in the log."""
+@pytest.mark.parametrize("requests", [1, 3])
+def test_no_more_of_an_answer_is_written_when_its_client_has_gone(requests, caplog):
+    """Each write to a connection that is lost, from the fifth on, would be a line in the log.
+
+    A client may have sent more requests before it went: the one that is answered must hear of it.
+    """
     client, received = socket.socket(), asyncio.Queue()
 
     async def application(scope, receive, send):
@@ -83,7 +88,7 @@ def test_no_more_of_an_answer_is_written_when_its_client_has_gone(caplog):
         server = await loop.create_server(lambda: connection_to(application), "127.0.0.1", 0)
         async with server:
             client.connect(server.sockets[0].getsockname())
-            client.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+            client.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n" * requests)
             return await received.get()
 
     with caplog.at_level(logging.WARNING):
