@@ -112,6 +112,10 @@ class ShapeClass:
         symbolic: KnownShapes,
     ) -> None:
         self._pattern = list(pattern)
+        self._shape_forms = [_Form.of(one.shape) for one in pattern]
+        self._element_forms = [
+            None if one.elements is None else _Form.of(one.elements) for one in pattern
+        ]
         self._recording = recording
         self._graph = graph
         self._sized = {node for node in graph.nodes if holds_sizes(node.attrs)}
@@ -136,12 +140,13 @@ class ShapeClass:
         """
         sizes: list[int] = []
         for index, (wanted, (shape, dtype)) in enumerate(zip(self._pattern, specs, strict=True)):
-            if wanted.dtype != dtype or not _fits(wanted.shape, shape, sizes):
+            if wanted.dtype != dtype or not self._shape_forms[index].take(shape, sizes):
                 return None
-            if (wanted.elements is None) is (index in values):
+            elements = self._element_forms[index]
+            if (elements is None) is (index in values):
                 return None
-            if wanted.elements is not None and not _fits(
-                wanted.elements, values[index].reshape(-1).tolist(), sizes
+            if elements is not None and not elements.take(
+                values[index].reshape(-1).tolist(), sizes
             ):
                 return None
         return self._recording.repeat(sizes)
@@ -214,12 +219,30 @@ class ShapeClass:
         return recording, sizes, specs, values
 
 
-def _fits(pattern: Sequence[int | None], numbers: Sequence[int], varying: list[int]) -> bool:
-    """Whether numbers are those of a pattern; those that vary in it are added to a list."""
-    if len(pattern) != len(numbers):
-        return False
-    varying += [number for size, number in zip(pattern, numbers, strict=True) if size is None]
-    return all(size in (None, number) for size, number in zip(pattern, numbers, strict=True))
+class _Form(NamedTuple):
+    """Which numbers of a shape, or of elements, are the same in a class, and which vary."""
+
+    length: int
+    same: list[tuple[int, int]]
+    varying: list[int]
+
+    @staticmethod
+    def of(pattern: Sequence[int | None]) -> _Form:
+        """The form of numbers, ``None`` in the place of those that vary."""
+        same = [(place, number) for place, number in enumerate(pattern) if number is not None]
+        varying = [place for place, number in enumerate(pattern) if number is None]
+        return _Form(len(pattern), same, varying)
+
+    def take(self, numbers: Sequence[int], varying: list[int]) -> bool:
+        """Whether numbers have the form; adds those that vary to a list."""
+        if len(numbers) != self.length:
+            return False
+        for place, number in self.same:
+            if numbers[place] != number:
+                return False
+        for place in self.varying:
+            varying.append(numbers[place])
+        return True
 
 
 def _array_of(numbers: Sequence[Number], shape: Shape) -> Array:

@@ -82,9 +82,7 @@ class BoundProgram:
             number: self._call(program.steps[number], self._memory.arguments(number))
             for number in layout.python_steps
         }
-        self._python_inputs = self._places_in_python()
-        table = self._table
-        self._input_slots = [None if table is None else table.slots_of(p) for p in layout.inputs]
+        self._python_inputs, self._input_slots = layout.python_inputs, layout.input_slots
         self._rest = rest
         self._own_bytes = _ARGUMENT_BYTES * layout.arguments
         self._to_buffers = False  # whether steps write all outputs to the buffers
@@ -137,16 +135,6 @@ class BoundProgram:
         for _, places in self._python_inputs:
             for number, position in places:
                 self._put(number, position, None)
-
-    def _places_in_python(self) -> list[tuple[int, list[Place]]]:
-        """The inputs that calls of Python have as arguments, and where."""
-        found = []
-        for index, places in enumerate(self._input_places):
-            table = self._table
-            held = [p for p in places if table is None or not table.can_patch(p[0], p[1])]
-            if held:
-                found.append((index, held))
-        return found
 
     def segments(self) -> Sequence[Segment]:
         """The calls of a run on the arrays that :meth:`bind` was given."""

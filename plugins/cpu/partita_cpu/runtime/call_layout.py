@@ -24,6 +24,7 @@ from partita.lowering.shapes.symbolic_size import Size, holds_sizes
 from partita.tensors.array_state import data_address
 from partita_cpu.jit.trampoline import append_call
 from partita_cpu.runtime.kernel_loading import load_kernels
+from partita_cpu.threads.thread_pool import ROW
 
 Place = tuple[int, int]
 """Number of a step, and of one of its arguments."""
@@ -39,8 +40,7 @@ class CallLayout:
 
     Attributes:
         is_native: For each step whether a thread pool calls it.
-        first_slots: For each step the first of its slots.
-        trampolines: For each step the address of its trampoline, or 0.
+        rows: The rows of a call table: trampolines, and arguments as distances from the first slot.
         python_steps: The numbers of the steps that Python calls.
         arguments: How many all steps have.
         segments: Runs of steps that a thread pool calls, and single ones that Python calls: the
@@ -48,14 +48,15 @@ class CallLayout:
         inputs: For each input the arguments that read it.
         outputs: For each output the arguments in whose memory it is made.
         patched: The slots of these arguments' addresses, of steps that a thread pool calls.
+        python_inputs: The inputs that calls of Python have as arguments, and where.
+        input_slots: For each input the slots of its address; ``None`` for those of Python.
         cleared: By step the slot of the address of what is cleared before, and its cache lines.
     """
 
     def __init__(self, program: Program, walks: bool) -> None:
         entries = load_kernels(program)
         self.is_native = [walks and entry is not None for entry in entries]
-        self.trampolines = np.zeros(len(entries), np.int64)
-        self.first_slots = np.zeros(len(entries), np.int64)
+        self.rows = np.zeros((len(entries), ROW), np.int64)
         self.segments = _segments(self.is_native)
         self.python_steps = [number for number, native in enumerate(self.is_native) if not native]
         self.arguments = sum(len(step.args) for step in program.steps)
@@ -73,8 +74,7 @@ class CallLayout:
         for number, (step, entry) in enumerate(zip(program.steps, entries, strict=True)):
             if not self.is_native[number] or entry is None:
                 continue
-            self.first_slots[number] = len(values)
-            self.trampolines[number] = entry.trampoline
+            self.rows[number, :2] = entry.trampoline, 8 * len(values)
             for position, slot in enumerate(append_call(values, entry, step.args)):
                 if slot:
                     place = number, position
@@ -88,6 +88,7 @@ class CallLayout:
                     self.cleared[number] = slot, -(-step.args[position].nbytes // ALIGNMENT)
         self._table_slots = [*self._tables]
         self._table_arguments = tuple(self._tables.values())
+        self.python_inputs, self.input_slots = self._ways_of_inputs()
         self._words = _Words(values, frozenset(in_arena))
 
     def slots(self, program: Program, arena: int, buffers: Sequence[Array | None]) -> Array:
@@ -123,6 +124,16 @@ class CallLayout:
                 elif root in outputs:
                     self.outputs[outputs[root]].append((number, position))
         return {place: i for i, places in enumerate(self.outputs) for place in places}
+
+    def _ways_of_inputs(self) -> tuple[list[tuple[int, list[Place]]], list[list[int] | None]]:
+        """By input the arguments that calls of Python have, and the slots, if it has no such."""
+        python, slots = [], []
+        for index, places in enumerate(self.inputs):
+            held = [place for place in places if place not in self.patched]
+            if held:
+                python.append((index, held))
+            slots.append(None if held else [self.patched[place] for place in places])
+        return python, slots
 
     def _address(self, program: Program, place: Place, slot: int, in_arena: list[int]) -> Any:
         """Where an array lies; in the arena from its start, 0 if it depends on sizes."""

@@ -18,7 +18,7 @@ from partita.tensors.array_state import data_address
 from partita_cpu.jit.kernel_wrappers import Checked
 from partita_cpu.jit.trampoline import idle_trampoline
 from partita_cpu.runtime.call_layout import CallLayout
-from partita_cpu.threads.thread_pool import ROW, Rows, ThreadPool, raise_failure
+from partita_cpu.threads.thread_pool import Rows, ThreadPool, raise_failure
 
 SHARED_WORK = 1 << 15
 """Steps below this work (bytes or operations) are done sooner than they are handed out."""
@@ -63,17 +63,19 @@ class CallTable:
         self._layout = layout  # which keeps arrays whose addresses are in the slots
         self._places = layout.patched
         self._is_native = layout.is_native
-        work = np.array(program.works)
-        self._rows = np.zeros((len(work), ROW), np.int64)
-        self._rows[:, 0] = layout.trampolines
-        self._rows[:, 1] = slots.ctypes.data + 8 * layout.first_slots
-        self._rows[:, 2] = pool.size * ((work >= SHARED_WORK) & (pool.size > 1))
+        work = np.array(program.works if pool.size > 1 else ())
+        start = data_address(slots)
+        self._rows = layout.rows.copy()
+        self._rows[:, 1] += start
+        if pool.size > 1:
+            self._rows[:, 2] = pool.size * (work >= SHARED_WORK)
         for number, (slot, lines) in layout.cleared.items():
             self._rows[number, 3:] = self._words[slot], lines
         if idle := list(program.idle):
-            self._rows[idle] = idle_trampoline(), slots.ctypes.data, 0, 0, 0
-            work[idle] = 0
-        self._address: int = self._rows.ctypes.data
+            self._rows[idle] = idle_trampoline(), start, 0, 0, 0
+            if pool.size > 1:
+                work[idle] = 0
+        self._address = data_address(self._rows)
         self._segments = [
             _Steps(
                 first, last, self._rows_of(first, last, work) if layout.is_native[first] else None
@@ -83,17 +85,12 @@ class CallTable:
         self._single: dict[int, Rows] = {}
 
     def _rows_of(self, first: int, last: int, work: Array) -> Rows:
-        shared = bool(work[first:last].max() >= WAKING_WORK)
+        shared = self._pool.size > 1 and bool(work[first:last].max() >= WAKING_WORK)
         return Rows(self._address, first, last, shared)
 
     def can_patch(self, number: int, position: int) -> bool:
         """Whether :meth:`patch` can change an argument."""
         return (number, position) in self._places
-
-    def slots_of(self, places: Sequence[tuple[int, int]]) -> list[int] | None:
-        """The slots of some arguments' addresses; ``None`` if Python calls the step of one."""
-        found = [slot for place in places if (slot := self._places.get(place)) is not None]
-        return found if len(found) == len(places) else None
 
     def put(self, slots: Sequence[int], address: int) -> None:
         """Writes the address of an array, which the caller keeps, to slots."""

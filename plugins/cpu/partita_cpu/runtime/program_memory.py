@@ -12,6 +12,7 @@ from partita.lowering import Array, Operand, Program
 from partita.lowering.memory_plan import ALIGNMENT
 from partita.lowering.program import plain
 from partita.system.large_pages import aligned_bytes
+from partita.tensors.array_state import data_address
 
 
 class Memory:
@@ -30,7 +31,7 @@ class Memory:
         self._program = program
         self._arena = arena
         self._buffers = buffers
-        self.start: int = arena.ctypes.data
+        self.start = data_address(arena)
         self._arrays: dict[Operand, Array] = {}
         self._places: dict[Operand | None, list[int]] = {}
         for place, owner in enumerate(program.owned):

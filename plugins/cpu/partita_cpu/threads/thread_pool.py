@@ -13,17 +13,19 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import functools
 import logging
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
 from partita.errors import CompileError, InferError
 from partita.system.threads.system_thread import SystemThread
 from partita.system.threads.turn import NOW, Turn
+from partita.tensors.array_state import data_address
 from partita_cpu.jit.dispatch import entry_of
 from partita_cpu.jit.foreign_call import invoke
 from partita_cpu.jit.intrinsics.atomics import (
@@ -37,7 +39,7 @@ from partita_cpu.jit.intrinsics.atomics import (
     store,
 )
 from partita_cpu.jit.kernel import jit
-from partita_cpu.jit.trampoline import fill
+from partita_cpu.jit.trampoline import Entry, fill
 from partita_cpu.system import this_system
 from partita_cpu.system.linux import calls, set_bytes
 
@@ -320,15 +322,15 @@ class Rows:
             raise CompileError("Device CPU cannot compile what walks its programs.")
         self.shared = shared
         self.trampoline = lead.trampoline
-        self.memory = np.zeros(WORDS + 8 + 2 * lead.slots, np.int64)
-        start = self.memory.ctypes.data
+        self.memory = _rows_memory(lead).copy()
+        start = data_address(self.memory)
         block = start + -start % 64
-        self.words = self.memory.data
+        self.words = words = self.memory.data
         self._status = (block - start + _STATUS) // 8
         alone, together = (WORDS + 8 + n * lead.slots for n in (0, 1))
-        for at, sync in ((alone, block), (together, 0)):
-            slots = self.memory[at : at + lead.slots]
-            fill(slots, lead, (sync, table, first, last, int(at == together)))
+        for at in (alone, together):
+            words[at + 2], words[at + 3], words[at + 4] = table, first, last
+        words[alone + 1] = block
         self.alone, self.together = start + 8 * alone, start + 8 * together
         self.sync_word = together + 1
 
@@ -340,6 +342,15 @@ class Rows:
     def failed(self) -> int:
         """Which row failed in the last run by one thread, counted from 1, or 0."""
         return self.words[self._status]
+
+
+@functools.lru_cache(maxsize=1)
+def _rows_memory(lead: Entry) -> np.ndarray[Any, Any]:
+    """What the memory of rows starts as: the arguments of two calls, for one thread and for all."""
+    memory = np.zeros(WORDS + 8 + 2 * lead.slots, np.int64)
+    for at, shared in ((WORDS + 8, 0), (WORDS + 8 + lead.slots, 1)):
+        fill(memory[at : at + lead.slots], lead, (0, 0, 0, 0, shared))
+    return memory
 
 
 class ThreadPool:
