@@ -9,9 +9,10 @@ OpenVINO: the same; it refuses some models, and is left out of their lines. onnx
 one-thread sessions in as many threads of Python. All compute float32 (Partita with
 EXECUTION_MODE_HINT=ACCURACY, or with --default as it does by default) on the same inputs, handed
 over with each request. In turns in one process; a turn has as many requests as take the given time.
-Printed are medians of the rounds: requests a second, and in brackets the processor time of a
-request in microseconds and how often its threads gave up their processor for it. On a machine where
-others compute, the times of the engines are comparable and the rates hardly.
+Printed are medians of the rounds: requests a second, on how many processors, and in brackets the
+processor time of a request in microseconds and how often its threads gave up their processor for
+it. Where another process has one of two processors, each engine answers half as many requests, on
+one: rates are comparable where they were made on as many, processor times always.
 """
 
 from __future__ import annotations
@@ -118,6 +119,8 @@ class Turn(NamedTuple):
 
     rate: float
     """Requests a second."""
+    processors: float
+    """On how many its threads were at a time."""
     processor_us: float
     """Time of all threads."""
     switches: float
@@ -131,7 +134,17 @@ class Turn(NamedTuple):
         run(requests)
         seconds, processor = time.perf_counter() - start, time.process_time() - processor
         switches = resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw - before
-        return cls(requests / seconds, processor / requests * 1e6, switches / requests)
+        rate = requests / seconds
+        return cls(rate, processor / seconds, processor / requests * 1e6, switches / requests)
+
+
+def requests_for(run: Batch, threads: int, seconds: float) -> int:
+    """How many requests take a time, by a turn of at least half of it: the first ones take long."""
+    count = threads * 8
+    run(count)
+    while (rate := Turn.of(run, count).rate) * seconds > 2 * count:
+        count *= 4
+    return max(threads * 8, int(seconds * rate) // threads * threads)
 
 
 def batches_of(model: bytes, feeds: Feeds, threads: int, default: bool) -> dict[str, Batch]:
@@ -157,11 +170,7 @@ def measure(name: str, threads: int, seconds: float, rounds: int, default: bool)
     feeds = {key: np.require(array, requirements="C") for key, array in feeds.items()}
     batches = batches_of(model, feeds, threads, default)
     turns: dict[str, list[Turn]] = {engine: [] for engine in batches}
-    requests = {}
-    for engine, run in batches.items():
-        run(threads * 8)
-        rate = Turn.of(run, threads * 8).rate
-        requests[engine] = max(threads * 8, int(seconds * rate) // threads * threads)
+    requests = {engine: requests_for(run, threads, seconds) for engine, run in batches.items()}
     for _ in range(rounds):
         for engine, run in batches.items():
             time.sleep(PAUSE)
@@ -196,7 +205,8 @@ def main() -> None:
             print(json.dumps(found), flush=True)
             continue
         rates = "  ".join(
-            f"{engine} {turn['rate']:.1f}/s ({turn['processor_us']:.1f} us, {turn['switches']:.2f})"
+            f"{engine} {turn['rate']:.1f}/s on {turn['processors']:.2f} "
+            f"({turn['processor_us']:.1f} us, {turn['switches']:.2f})"
             for engine, turn in found["medians"].items()
         )
         print(
