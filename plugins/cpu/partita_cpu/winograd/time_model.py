@@ -136,7 +136,7 @@ class Sizes(NamedTuple):
             BFLOAT16_PACE if in_pairs else 1,
             largest,
             2 if machine.halves_vectors and level.lanes == 16 else 1,
-            int(in_pairs and level.keeps_bfloat16),
+            int(in_pairs and level.keeps_bfloat16 and not level.tiles),
         )
 
     def pace_of(self, kind: TileKind) -> int:
