@@ -14,6 +14,13 @@
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes " \
       "[%0], [%1], %2, [%3];" :: "r"(to), "l"((size_t)(from)), "r"(bytes), "r"(at) : "memory")
 
+bool is_there(const uint at, const uint parity) {
+  uint done;
+  asm volatile("{.reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; "
+      "selp.u32 %0, 1, 0, p;}" : "=r"(done) : "r"(at), "r"(parity) : "memory");
+  return done;
+}
+
 void await(const uint at, const uint parity) {
   uint done;
   do asm volatile("{.reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; "

@@ -47,26 +47,21 @@
     if (SIDE >= 16) GET_WORDS4(bits_, side_, 0); \
     if (SIDE == 32) GET_WORDS4(bits_ + SIDE / 4 - 4, side_, 16); \
     GET_FLOATS2(totals_, (totals) + min(t_, (count) * SPAN - 1) * 8, 0); \
-    const uint words_ = (piece) + (lane) * 16; \
-    if ((count) == GROUP) { \
-      MULTIPLY_PIECE(dots_, words_, rows_, 0, t_) \
-      if (GROUP > 1) MULTIPLY_PIECE(dots_, words_, rows_, 1, t_) \
-      if (GROUP > 2) MULTIPLY_PIECE(dots_, words_, rows_, 2, t_) \
-      if (GROUP > 3) MULTIPLY_PIECE(dots_, words_, rows_, 3, t_) \
-    } else { \
-      MULTIPLY_PIECE(dots_, words_, rows_, 0, t_) \
-      if ((count) > 1) MULTIPLY_PIECE(dots_, words_, rows_, 1, t_) \
-      if ((count) > 2) MULTIPLY_PIECE(dots_, words_, rows_, 2, t_) \
+    /* Words of all pieces, so that none is waited for alone; those beyond the last are not counted. */ \
+    uint words_[GROUP][4]; \
+    const uint at_ = (piece) + (lane) * 16; \
+    GET_WORDS4(words_[0], at_, 0); \
+    if (GROUP > 1) GET_WORDS4(words_[GROUP > 1 ? 1 : 0], at_, PIECE_BYTES); \
+    if (GROUP > 2) GET_WORDS4(words_[GROUP > 2 ? 2 : 0], at_, 2 * PIECE_BYTES); \
+    if (GROUP > 2) GET_WORDS4(words_[GROUP > 2 ? 3 : 0], at_, 3 * PIECE_BYTES); \
+    multiply_piece(dots_, words_[0], rows_, 0, t_); \
+    if (GROUP > 1) multiply_piece(dots_, words_[GROUP > 1 ? 1 : 0], rows_, 1, t_); \
+    if (GROUP > 2 && (count) > 2) { \
+      multiply_piece(dots_, words_[GROUP > 2 ? 2 : 0], rows_, 2, t_); \
+      multiply_piece(dots_, words_[GROUP > 2 ? 3 : 0], rows_, 3, t_); \
     } \
     numbers_of(numbers_, bits_); \
     if (own_ < (count)) add_scaled(sums, dots_, numbers_, totals_, t_); \
-  }
-#define MULTIPLY_PIECE(dots, at, rows, piece, t) \
-  { \
-    uint words[4]; \
-    GET_WORDS4(words, at, (piece) * PIECE_BYTES); \
-    multiply_block(dots, words[0], words[1], rows, piece, 0, t); \
-    multiply_block(dots, words[2], words[3], rows, piece, 1, t); \
   }
 
 // Keeps the products of a block in the items whose columns represent it.
@@ -90,6 +85,13 @@ void multiply_block(
       const float dot = fma(second[h * 2 + e], 0.0625f, first[h * 2 + e]);
       dots[h][e] = is_own ? dot : dots[h][e];
     }
+}
+
+void multiply_piece(
+    float dots[2][PAIR], const uint* words, const uint* rows, const int piece, const int t
+) {
+  multiply_block(dots, words[0], words[1], rows, piece, 0, t);
+  multiply_block(dots, words[2], words[3], rows, piece, 1, t);
 }
 
 void add_scaled(
@@ -130,8 +132,13 @@ void put_sums(
   }
 }
 #define UNPACK8(v, bits) unpack8(v, bits)
-#define FRESH_BITS(bits, p) \
-  { float4 four; GET_FRESH4(four, (__global const float4*)(p)); bits = as_uint4(four); }
+// Eight numbers as halves; the numbers become what these are.
+#define ROUND8(v, bits) \
+  { \
+    bits = (uint4)(pack2((v)[0], (v)[1]), pack2((v)[2], (v)[3]), pack2((v)[4], (v)[5]), \
+                   pack2((v)[6], (v)[7])); \
+    unpack8(v, bits); \
+  }
 #else
 #define PAIR 1
 
@@ -166,5 +173,9 @@ void put_sums(
   for (int h = 0; h < 2 && row < ROWS; h++) to[row * TILE + h * 8 + column] = sums[h][0];
 }
 #define UNPACK8(v, bits) vstore8(vload_half8(0, (const half*)&(bits)), 0, v)
-#define FRESH_BITS(bits, p) { bits = *(__global const uint4*)(p); }
+#define ROUND8(v, bits) \
+  { \
+    vstore_half8(vload8(0, v), 0, (half*)&(bits)); \
+    UNPACK8(v, bits); \
+  }
 #endif

@@ -74,16 +74,3 @@ void leave_zeros(__global int* counters, const int count, const int groups, cons
   if (before == groups - 1)
     for (int i = 0; i <= count; i++) counters[i * LINE] = 0;
 }
-
-// The same by one group, where all others have counted, by PASS on the last counter, that they wait
-// for none any more. Only this group polls it, at its end, so that it hardly has to wait.
-void zero_passed(
-    __global int* counters, const int count, const int groups, __global int* stall, const int tid
-) {
-  if (tid != 0) return;
-  int looks = 0, passed = 0;
-  do LOOK(passed, counters + (count - 1) * LINE)
-  while (passed < groups && ++looks < MOST_LOOKS);
-  if (looks >= MOST_LOOKS) stall[1] = 1;
-  for (int i = 0; i < count; i++) counters[i * LINE] = 0;
-}

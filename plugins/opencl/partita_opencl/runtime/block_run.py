@@ -90,7 +90,13 @@ def _continues(run: Sequence[Step], step: Step) -> bool:
     kinds = {one.epilogue.activation for one in (*products, product)} - {NO_ACTIVATION}
     if len(kinds) > 1:
         return False
-    if not product.weights.tiled and _row_bytes([*others, placed]) > _LOCAL_BYTES:
+    if product.weights.tiled:
+        # A group adds of a residual what it has made itself: what comes from gates, another made.
+        residual = product.epilogue.residual
+        gates = [other.y.root for other in others if other.product.gated]
+        if residual is not None and residual.root in gates:
+            return False
+    elif _row_bytes([*others, placed]) > _LOCAL_BYTES:
         return False
     return all(
         one.rows == product.rows and one.weights.options() == product.weights.options()

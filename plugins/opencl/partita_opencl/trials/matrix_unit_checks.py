@@ -36,9 +36,9 @@ FILES = (
     *("tensor_map.cl", "attention.cl", "attention_tiles.cl", "cache_tokens.cl"),
     *("cache_prompt.cl", "cache_halves.cl", "waiting.cl", "streaming.cl", "warp_units.cl"),
     *("block_run.cl", "block_weights.cl", "block_columns.cl", "block_tiles.cl", "block_rows.cl"),
-    *("tile_sums.cl", "tiled_weights.cl", "copy_engine.cl", "product_loads.cl", "product_place.cl"),
-    *("product_arguments.cl", "hand_over.cl", "recurrent_units.cl", "recurrent_gates.cl"),
-    "recurrent_step.cl",
+    *("tile_sums.cl", "handed_halves.cl", "tiled_weights.cl", "copy_engine.cl"),
+    *("product_loads.cl", "product_place.cl", "product_arguments.cl", "hand_over.cl"),
+    *("recurrent_units.cl", "recurrent_gates.cl", "recurrent_step.cl"),
 )
 """The sources that a verdict depends on."""
 

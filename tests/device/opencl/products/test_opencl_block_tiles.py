@@ -4,16 +4,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from onnx import helper, numpy_helper
 
 from partita_opencl.device.device import find_device
-from partita_opencl.emitters.gemm.block_tiles import sharers_of
+from partita_opencl.emitters.gemm.block_tiles import sharers_of, shares_of_factors
 from partita_opencl.emitters.gemm.block_weights import BlockForm
 from partita_opencl.emitters.gemm.tiled_weights import PIECE, TILE, WORD_BYTES, in_tiles
 from partita_opencl.runtime import device_model
 from partita_opencl.trials.matrix_unit_checks import Units, fault, parts
 
-from ..comparison import compiled, expected, integers
-from ..networks.test_opencl_decoder_fusion import Decoder
+from ..comparison import build, compiled, expected, floats, integers
+from ..networks.test_opencl_decoder_fusion import Decoder, norm, product
 from .test_opencl_block_runs import F16, chain
 
 
@@ -101,6 +102,61 @@ def test_layers_of_a_token(tmp_path):
     kernels = [kernel for kernel in decoder.kernels() if kernel.startswith(("block", "cache_att"))]
     # Queries, keys and values of the first layer, then a run for each, the last one with the head.
     assert kernels[:5] == ["block_tiles", *["cache_attention", "block_tiles"] * 2]
+
+
+@pytest.mark.parametrize("factors", [[0.5, -3.0, 1e-3], [0.0, 0.0], [np.inf, 2.0], [3e38, 1.0]])
+def test_factors_come_in_shares_that_enlarge_nothing(factors):
+    factors = np.array(factors, np.float32)
+    *shares, rest = shares_of_factors(factors)
+    assert all(abs(share) < 1.0 or np.isinf(share) or rest == 2.0**127 for share in shares)
+    np.testing.assert_array_equal(np.array(shares) * rest, factors)
+
+
+@pytest.mark.usefixtures("tiled")
+@pytest.mark.parametrize("scale", [1e4, 1.0, 1e-3])
+def test_normalized_rows_times_factors_beyond_halves(scale):
+    feeds = {"x": floats(2, 64) * np.float32(scale)}
+    factors = numpy_helper.from_array(floats(64, seed=9) * np.float32(100.0), "scale")
+    nodes = [norm("SimplifiedLayerNormalization", ["x", "scale"], ["n"], "n")]
+    node, weights = product("p", "n", 48, 64)
+    nodes.append(node)
+    model = build(nodes, feeds, ["p"], [*weights, factors])
+    request = compiled(model, **F16).create_infer_request()
+    (found,) = request.infer(feeds).to_tuple()
+    (wanted,) = expected(model, feeds)
+    assert np.abs(found - wanted).max() <= 4e-3 * np.abs(wanted).max()
+    steps = [step.how for step in request.explain_execution().steps]
+    assert steps == ["chain_flat", "block_tiles", "chain_flat"]
+
+
+@pytest.mark.usefixtures("tiled")
+def test_what_gates_made_is_a_residual_of_a_later_launch():
+    feeds = {"x": floats(1, 64)}
+    scale = numpy_helper.from_array(np.ones(64, np.float32), "scale")
+    names = {"gate": ("x", 64), "up": ("x", 64), "p": ("y", 64), "q": ("n", 40)}
+    made = {name: product(name, source, n, 64) for name, (source, n) in names.items()}
+    biases = [
+        numpy_helper.from_array(floats(64, seed=5), f"{name}.bias") for name in ("gate", "up")
+    ]
+    for name, bias in zip(("gate", "up"), biases, strict=True):
+        made[name][0].input.extend(["", "", bias.name])
+    nodes = [
+        *(made["gate"][0], made["up"][0]),
+        helper.make_node("Sigmoid", ["gate"], ["open"], "open"),
+        helper.make_node("Mul", ["gate", "open"], ["active"], "active"),
+        helper.make_node("Mul", ["active", "up"], ["y"], "y"),
+        made["p"][0],
+        norm("SkipSimplifiedLayerNormalization", ["y", "p", "scale"], ["n", "", "", "s"], "k"),
+        made["q"][0],
+    ]
+    weights = [scale, *biases, *(array for _, arrays in made.values() for array in arrays)]
+    model = build(nodes, feeds, ["q"], weights)
+    request = compiled(model, **F16).create_infer_request()
+    (found,) = request.infer(feeds).to_tuple()
+    (wanted,) = expected(model, feeds)
+    assert np.abs(found - wanted).max() <= 6e-3 * np.abs(wanted).max()
+    steps = [step.how for step in request.explain_execution().steps]
+    assert steps.count("block_tiles") == 2
 
 
 @pytest.mark.usefixtures("tiled")

@@ -168,6 +168,8 @@ def block_product(
         return
     if rows <= _FEW_ROWS and k.tuning.local_tiles:
         factors = None if norm is None else single(k, norm.factors)
+        if factors is not None and weights.tiled:
+            factors = k.builder.prepack(factors, "shares of factors", block_tiles.shares_of_factors)
         epsilon = 0.0 if norm is None else norm.epsilon
         _multiply_few(k, FewRows(weights, rows, epilogue, factors, epsilon, gated), a, out)
         return
