@@ -27,15 +27,26 @@ import partita
 
 WARM = 10
 
+PROMPT = 256
+"""Tokens of the runs that fill the cache: memory that nobody has written to is read faster."""
+
 
 def token(compiled: partita.CompiledModel, context: int) -> Callable[[], Any]:
-    """A call that computes one token at the end of the cache."""
+    """A call that computes one token at the end of the cache, which was written to before."""
+    request = compiled.create_infer_request()
+    for past in range(0, context, PROMPT):
+        end = min(context, past + PROMPT)
+        prompt = {
+            "input_ids": np.zeros((1, end - past), np.int64),
+            "seqlens_k": np.full(1, end - 1, np.int32),
+            "total_sequence_length": np.array(end, np.int32),
+        }
+        request.infer(prompt)
     feeds = {
         "input_ids": np.zeros((1, 1), np.int64),
         "seqlens_k": np.full(1, context - 1, np.int32),
         "total_sequence_length": np.array(context, np.int32),
     }
-    request = compiled.create_infer_request()
     return lambda: request.infer(feeds)
 
 

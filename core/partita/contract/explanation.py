@@ -140,12 +140,13 @@ class DecoderRates:
     """The predicted speed of a decoder, in tokens per second.
 
     Attributes:
-        prefill: Speed of reading prompts.
+        prefill: Speed of reading prompts, by runs of as many tokens as `chunk` says.
         decode: Speed of generating tokens while the cache is full.
         decode_at_start: Speed of generating tokens while the cache is empty.
         context: Capacity of the cache in tokens.
         busy: The share of the processors that other processes used at most while the devices were
             measured; beyond `QUIET` the prediction may be too low.
+        chunk: Tokens of a prompt that one run reads.
     """
 
     prefill: float
@@ -153,6 +154,16 @@ class DecoderRates:
     decode_at_start: float
     context: int
     busy: float = 0.0
+    chunk: int = 1
+
+    def prefill_in_runs_of(self, tokens: float) -> float:
+        """Speed of reading prompts, in tokens per second, by runs of ``tokens``.
+
+        The time of a run grows linearly from that of one token, in which all weights are read.
+        """
+        one, whole = 1 / self.decode_at_start, self.chunk / self.prefill
+        share = (tokens - 1) / (self.chunk - 1) if self.chunk > 1 else 0.0
+        return tokens / (one + share * (whole - one)) if share < 1 else self.prefill
 
     def decode_behind(self, tokens: float) -> float:
         """Speed of generating tokens, in tokens per second, when the cache holds ``tokens``.

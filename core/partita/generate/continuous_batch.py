@@ -281,6 +281,7 @@ class ContinuousBatch:
         if is_prefill:
             statistics.prefill_tokens += tokens
             statistics.prefill_seconds += seconds
+            statistics.prefill_runs += 1
         else:
             statistics.decode_tokens += tokens
             statistics.decode_seconds += seconds

@@ -15,6 +15,7 @@ class Statistics:
     Attributes:
         prefill_tokens: Tokens of prompts that were read; those found in the cache are not counted.
         prefill_seconds: How long it took.
+        prefill_runs: In how many runs.
         decode_tokens: Tokens generated in decode; the first of a text comes out of prefill.
         decode_seconds: How long it took.
         decode_runs: In how many runs.
@@ -25,6 +26,7 @@ class Statistics:
 
     prefill_tokens: int = 0
     prefill_seconds: float = 0.0
+    prefill_runs: int = 0
     decode_tokens: int = 0
     decode_seconds: float = 0.0
     decode_runs: int = 0

@@ -23,8 +23,8 @@ def _speed(read, multiply, op_seconds):
 FAST, SLOW = _speed(1e12, 1e13, 1e-7), _speed(1e10, 1e11, 1e-6)
 
 
-def told_speeds(devices, names, formats, weight_bytes, side, attention):
-    assert formats <= {Q4, Q8, F16, PLAIN}
+def told_speeds(devices, names, decoder):
+    assert decoder.formats <= {Q4, Q8, F16, PLAIN}
     there = LinkCost("host", "a", 1e-8, 1e-10)
     return [
         DecoderDevice(

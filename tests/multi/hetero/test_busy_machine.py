@@ -58,7 +58,7 @@ class Bench:
     @staticmethod
     def _speed(devices, database):
         probed = probes.ProbedDevice(devices, "F", "key", database, MachineLoad())
-        return probes.device_speed(probed, set(), 1000, 64)
+        return probes.device_speed(probed, probes.DecoderSizes(set(), 1000, 64))
 
     def _ask(self, device, call):
         properties = HeteroProperties(MULTI_DEVICE_PRIORITIES="F")

@@ -14,7 +14,7 @@ import partita
 from partita.cli.main import main
 from partita.contract.query import ReasonCode
 from partita.errors import CompileError, ContextLengthError, InfeasiblePlanError, PlanError
-from partita_hetero.cost import attention_probe
+from partita_hetero.cost import attention_probe, product_probe
 from partita_hetero.cost import device_speed as probes
 from partita_hetero.cost.attention_probe import AttentionShape, AttentionSpeed, speed_of_attention
 from partita_hetero.cost.database import Database
@@ -349,6 +349,14 @@ def command(core, monkeypatch, tmp_path, capsys):
     return run
 
 
+def test_the_command_shows_at_a_terminal_what_takes_the_time(command, monkeypatch):
+    monkeypatch.setattr("partita.progress.sys.stderr.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    code, _, err = command("-d", "HETERO:A,C")
+    assert code == 0
+    assert "measuring A, C and planning" in err
+
+
 def test_the_command_prints_speeds_memory_and_layers(command, tmp_path):
     lock = tmp_path / "plan.toml"
     limit = ["--memory", "A=200KiB", "--context", CONTEXT]
@@ -422,7 +430,7 @@ def probe(monkeypatch, tmp_path):
         with Database(tmp_path / "costs.sqlite3") as database:
             name = device.device_name
             probed = probes.ProbedDevice(devices, name, "key", database, MachineLoad())
-            return probes.device_speed(probed, set(formats), nbytes, side)
+            return probes.device_speed(probed, probes.DecoderSizes(set(formats), nbytes, side))
 
     return measure
 
@@ -471,7 +479,7 @@ def test_a_probe_has_matrices_next_to_those_of_the_model(probe):
 )
 def test_numbers_neither_grow_nor_vanish_in_a_probe(kind):
     # Infinities, and numbers next to zero, take other ways through kernels than those of models.
-    model = probes.probe_model(kind, 256, 48, 2)
+    model = product_probe.probe_model(kind, 256, 48, 2)
     compiled = partita.Core().compile_model(model, "CPU")
     found = compiled({"x": np.full((2, 256), 0.5, np.float32)})[0]
     assert 0.01 < np.abs(found).mean() < 10
@@ -527,7 +535,7 @@ def test_a_device_that_takes_one_row_cannot_be_measured(probe):
         probe(Small(1 << 30, rows=1))
 
 
-ATTENTION = AttentionShape(4, 2, 16, 32)
+ATTENTION, CACHES = AttentionShape(4, 2, 16, 32), attention_probe.Caches(3, 1024)
 
 
 def test_attention_is_told_by_probes_of_its_own_sizes(monkeypatch, tmp_path):
@@ -539,18 +547,20 @@ def test_attention_is_told_by_probes_of_its_own_sizes(monkeypatch, tmp_path):
     devices = DeviceList(core.device_api, "HETERO", properties)
     with Database(tmp_path / "costs.sqlite3") as database:
         probed = probes.ProbedDevice(devices, "CPU", "key", database, MachineLoad())
-        arguments = (probed, set(), 1000, 64)
-        speed = probes.device_speed(*arguments, ATTENTION)
+        sizes = probes.DecoderSizes(set(), 1000, 64, attention=ATTENTION)
+        speed = probes.device_speed(probed, sizes)
         assert speed.attention.read > 0
         assert speed.attention.multiply > 0
-        assert probes.device_speed(*arguments, ATTENTION) == speed  # nothing is measured again
-        assert probes.device_speed(*arguments).attention is None
+        assert speed.attention.op_seconds > 0
+        assert probes.device_speed(probed, sizes) == speed  # nothing is measured again
+        without = sizes._replace(attention=None)
+        assert probes.device_speed(probed, without).attention is None
 
 
 def test_probes_of_attention_compute_attention():
     for probe in attention_probe.PROBES:
-        rows, total = attention_probe.tokens_of(probe, 1024)
-        model = attention_probe.attention_model(ATTENTION, probe, 1024)
+        rows, total = CACHES.tokens_of(probe)
+        model = attention_probe.attention_model(ATTENTION, probe, CACHES)
         x = np.random.default_rng(1).standard_normal((1, rows, 8 * 16)).astype(np.float32)
         caches = {port.name: np.full(port.shape, 0.1, np.float32) for port in model.inputs[1:]}
         core = partita.Core()
@@ -564,26 +574,35 @@ def test_probes_of_attention_compute_attention():
         scores = x[0, -1, :16].astype(np.float64) @ keys[:, 0].T / 4
         shares = np.exp(scores - scores.max())
         expected = shares / shares.sum() @ values[:, 0]
-        for number in range(attention_probe.LAYERS):
+        for number in range(CACHES.layers_of(probe)):
             np.testing.assert_allclose(found[number][0, -1, :16], expected, atol=1e-5)
 
 
 def test_rates_of_attention_follow_from_the_seconds_of_probes():
-    seconds = {"of one": 1.0, "of one behind many": 3.0, "of many": 5.0}
-    speed = speed_of_attention(ATTENTION, seconds, places := 2048)
-    layers, rows = attention_probe.LAYERS, attention_probe.ROWS
+    seconds = {"of one": 1.0, "of one behind many": 3.0, "of many": 5.0, "of one alone": 0.1}
+    layers, places = caches = attention_probe.Caches(19, 2048)
+    speed = speed_of_attention(ATTENTION, seconds, caches)
+    rows = attention_probe.ROWS
     assert speed.read == layers * 2 * 2 * 16 * 4 * (places - 1) / 2
     assert speed.multiply == layers * 2 * 4 * 16 * rows**2 / 2 / 4
+    assert speed.op_seconds == pytest.approx(0.05)
 
 
 def test_caches_of_probes_are_as_large_as_the_weights_of_the_decoder():
-    assert next(ATTENTION.places(1 << 20)) == attention_probe.LEAST_PLACES
+    assert next(ATTENTION.caches(1 << 20, 9000)) == (16, 1024)
     for nbytes in (64 << 20, 512 << 20):
-        largest, *smaller = ATTENTION.places(nbytes)
-        assert 0.99 * nbytes <= largest * ATTENTION.place_bytes <= nbytes
-        assert smaller[-1] == attention_probe.LEAST_PLACES
+        largest, *smaller = ATTENTION.caches(nbytes, 1 << 20)
+        assert largest.layers == 16
+        assert smaller[-1] == (16, 1024)
         caches = attention_probe.attention_model(ATTENTION, "of one", largest).inputs[1:]
-        assert sum(4 * np.prod(port.shape) for port in caches) == largest * ATTENTION.place_bytes
+        assert 0.99 * nbytes <= sum(4 * np.prod(port.shape) for port in caches) <= nbytes
+
+
+@pytest.mark.parametrize(
+    ("context", "caches"), [(900, (64, 1024)), (2047, (64, 2048)), (4096, (32, 4096))]
+)
+def test_caches_of_probes_are_no_longer_than_that_of_the_decoder(context, caches):
+    assert next(ATTENTION.caches(32 * 4096 * 256, context)) == caches
 
 
 def test_a_device_without_room_for_large_caches_is_measured_by_small_ones(probe_attention):
@@ -609,7 +628,7 @@ def probe_attention(monkeypatch, tmp_path):
         room.append(nbytes)
         with Database(tmp_path / f"{nbytes}.sqlite3") as database:
             device = probes.ProbedDevice(None, "F", "key", database, MachineLoad())
-            speed, _ = probes.attention_speed(device, ATTENTION, 64 << 20)
+            speed, _ = probes.attention_speed(device, ATTENTION, 64 << 20, 1 << 20)
         return None if speed is None else asked[-1]
 
     return measure
@@ -664,7 +683,7 @@ def test_a_decoder_in_two_parts_makes_the_tokens_of_one_device(monkeypatch, tmp_
     assert greedy(parts, [5, 9, 33], 12) == greedy(whole, [5, 9, 33], 12)
 
 
-def told_speeds_of_processors(devices, names, formats, weight_bytes, side, attention):
+def told_speeds_of_processors(devices, names, decoder):
     limits = devices.memory_limits
     speeds = {"CPU2": FAST, "CPU": SLOW}
     return [DecoderDevice(name, speeds[name], limits.get(name)) for name in names]

@@ -11,6 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import partita
 from partita.cli.main import main
+from partita_hetero.cost.device_speed import DecoderSizes
 from partita_hetero.cost.weight_readers import WeightReaders
 from partita_hetero.partition.decoder_layers import decoder_layers
 from partita_hetero.partition.op_graph import OpGraph
@@ -112,7 +113,7 @@ def test_a_plan_is_the_best_of_all_placements_that_keep_the_limits(core, read, k
     placer = decoder_plan.Placer(
         model, decoder_plan.DeviceList(core.device_api, "HETERO", properties("A,C,D", limits))
     )
-    devices = told_speeds(placer.devices, ["A", "C", "D"], set(), 0, 0, None)
+    devices = told_speeds(placer.devices, ["A", "C", "D"], DecoderSizes(set(), 0, 0))
     request = TokenRequest(CONTEXT, longest_run=found.request.longest_run)
     chain = whole_request(ChainBuilder(placer, devices, request, {}).build(), request)
     uses = [use_of(chain, choice) for choice in itertools.product(range(3), repeat=5)]

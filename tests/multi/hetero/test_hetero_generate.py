@@ -12,6 +12,7 @@ from tiny_gguf import write_tiny_gguf
 
 import partita
 from partita.cli.main import main
+from partita.contract.explanation import DecoderRates
 from partita.errors import InfeasiblePlanError, PlanError
 from partita.generate import Generator
 from partita_cpu.plugin import CpuPlugin
@@ -27,7 +28,7 @@ PROMPT = [84, 104, 101]
 BOTH = "HETERO:CPU2,CPU"
 
 
-def told_speeds(devices, names, formats, weight_bytes, side, attention):
+def told_speeds(devices, names, decoder):
     limits = devices.memory_limits
     return [
         DecoderDevice(
@@ -164,6 +165,15 @@ def test_predictions_follow_how_full_the_cache_is(path, core):
     )
 
 
+def test_predictions_follow_how_many_tokens_of_a_prompt_a_run_reads():
+    rates = DecoderRates(1000.0, 50.0, 100.0, 200, chunk=101)
+    assert rates.prefill_in_runs_of(1) == pytest.approx(100.0)
+    assert rates.prefill_in_runs_of(101) == pytest.approx(1000.0)
+    assert rates.prefill_in_runs_of(51) == pytest.approx(51 / ((0.01 + 0.101) / 2))
+    assert rates.prefill_in_runs_of(400) == 1000.0
+    assert DecoderRates(90.0, 50.0, 100.0, 200).prefill_in_runs_of(7) == 90.0
+
+
 def test_predictions_are_kept_with_an_exported_model(path, core):
     compiled = Generator(path, BOTH, 64, core=core).compiled_model
     again = core.import_model(compiled.export_model(), BOTH)
@@ -190,11 +200,13 @@ def test_the_command_keeps_limits_and_tells_predictions(command, path, core):
     assert text == command(*options, device="CPU")[1]
     last = err.splitlines()[-1]
     assert re.search(r"llama: CPU2? \d+ ops, CPU2? \d+ ops in \d subgraphs; .*; tokens/s: ", last)
-    assert re.search(r"[\d.]+ of prompts predicted, [\d.]+ measured; [\d.]+ generated pred", last)
+    told = r"[\d.]+ of prompts in runs of 1.5 tokens predicted, [\d.]+ measured; [\d.]+ generated p"
+    assert re.search(told, last), last  # three tokens are read by two runs
     code, out, err = command(*options, "--memory", limit, "--json")
     assert code == 0, err
     predicted = json.loads(out)["predicted"]
     assert predicted["prefill"] > 0
+    assert predicted["prefill_run"] == 1.5
     assert predicted["decode"] > 0
 
 

@@ -276,6 +276,7 @@ def _summary(core: Core, generator: Generator) -> dict[str, Any]:
         "prefill": {
             "tokens": done.prefill_tokens,
             "seconds": done.prefill_seconds,
+            "runs": done.prefill_runs,
             "tokens_per_second": done.prefill_rate,
             "first_run_seconds": done.first_run_seconds,
         },
@@ -293,15 +294,17 @@ def _summary(core: Core, generator: Generator) -> dict[str, Any]:
 
 
 def _predicted(generator: Generator) -> dict[str, float] | None:
-    """Tokens a second by the plan, of texts as long as those that were generated."""
+    """Tokens a second by the plan, for runs and texts as long as those that there were."""
     decision = generator.compiled_model.explain().decision
     if decision is None or decision.rates is None:
         return None
     done = generator.statistics
     tokens = done.decode_places / max(1, done.decode_runs)
     rates = decision.rates
+    run = done.prefill_tokens / done.prefill_runs if done.prefill_runs else rates.chunk
     return {
-        "prefill": rates.prefill,
+        "prefill": rates.prefill_in_runs_of(run),
+        "prefill_run": run,
         "decode": rates.decode_behind(tokens),
         "busy": rates.busy,
     }
@@ -318,7 +321,7 @@ def _lines(summary: Mapping[str, Any]) -> Iterator[str]:
             )
     if phases:
         first = summary["prefill"]["first_run_seconds"]
-        yield f"{'; '.join(phases)} ({first:.1f} s of it in first runs, which prepare programs)"
+        yield f"{'; '.join(phases)} ({first:.2f} s of it in first runs, which prepare programs)"
     decode = summary["decode"]
     if decode["tokens"]:
         each, rate = round(decode["bytes"] / decode["tokens"]), decode["bytes_per_second"]
@@ -335,8 +338,9 @@ def _lines(summary: Mapping[str, Any]) -> Iterator[str]:
     if predicted is None:
         yield summary["placement"]
         return
+    of_prompts = f"of prompts in runs of {predicted['prefill_run']:.3g} tokens"
     rates = []
-    for phase, what in (("prefill", "of prompts"), ("decode", "generated")):
+    for phase, what in (("prefill", of_prompts), ("decode", "generated")):
         measured = summary[phase]["tokens_per_second"]
         suffix = "" if measured is None else f", {measured:.1f} measured"
         rates.append(f"{predicted[phase]:.1f} {what} predicted{suffix}")

@@ -129,7 +129,8 @@ def plan_decoder(args: argparse.Namespace, core: Core, model: Model, out: Output
         model = prepare(model, 1, context, core, device, args.cache_type)
     name = device_string.parse(device).name
     devices = DeviceList(core.device_api, name, properties)
-    planned = plan_model(model, devices)
+    with out.progress(f"measuring {', '.join(devices.names)} and planning {model.name}", None):
+        planned = plan_model(model, devices)
     if args.write_lock:
         drivers = {one.device: driver_of(devices, one.device) for one in planned.plan.devices}
         planned.lock(model, drivers).save(args.write_lock)

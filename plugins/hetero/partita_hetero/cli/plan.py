@@ -144,7 +144,8 @@ def run(args: argparse.Namespace, out: Output) -> int:
         problem = problem_file.load(args.costs)
         if setting.model is not None:
             _check_table(problem, args.costs, setting.model, args.model)
-        planned = make_plan(problem, options)
+        with out.progress(f"planning {problem.name}", None):  # compiles loops once a machine
+            planned = make_plan(problem, options)
     else:
         core = Core()
         model = _read_model(args, core, out)

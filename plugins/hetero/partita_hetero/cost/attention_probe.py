@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -25,23 +25,38 @@ if TYPE_CHECKING:
 LEAST_PLACES = 1024
 """Of a cache, at least."""
 
-LAYERS = 16
-"""Operations of a probe."""
+LAYERS, MOST_LAYERS = 16, 64
+"""Operations of a probe, at least and at most."""
 
 ROWS = 256
 """New tokens of the probe of many."""
 
-PROBES = ("of one", "of one behind many", "of many")
+PROBES = ("of one", "of one behind many", "of many", "of one alone")
 
 
-def tokens_of(probe: str, places: int) -> tuple[int, int]:
-    """New tokens of a probe, and tokens in the caches after the run.
+class Caches(NamedTuple):
+    """The caches of a probe.
 
-    Args:
-        probe: One of `PROBES`.
-        places: Of each cache.
+    Attributes:
+        layers: Operations, each with caches of keys and values.
+        places: Tokens that each has room for.
     """
-    return {"of one": (1, 1), "of one behind many": (1, places), "of many": (ROWS, ROWS)}[probe]
+
+    layers: int
+    places: int
+
+    def tokens_of(self, probe: str) -> tuple[int, int]:
+        """New tokens of a probe, and tokens in the caches after the run.
+
+        Args:
+            probe: One of `PROBES`.
+        """
+        many = {"of one behind many": (1, self.places), "of many": (ROWS, ROWS)}
+        return many.get(probe, (1, 1))
+
+    def layers_of(self, probe: str) -> int:
+        """Operations of a probe."""
+        return 1 if probe == "of one alone" else self.layers
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,16 +102,22 @@ class AttentionShape:
 
     @property
     def place_bytes(self) -> int:
-        """Bytes of all caches of a probe for one token."""
-        return LAYERS * 2 * self.kv_heads * self.row * self.bits // 8
+        """Bytes of keys and values of one token in one layer."""
+        return 2 * self.kv_heads * self.row * self.bits // 8
 
-    def places(self, nbytes: int) -> Iterator[int]:
-        """Places of caches that take so many bytes in all, and of ever smaller ones."""
-        places = max(LEAST_PLACES, nbytes // self.place_bytes)
+    def caches(self, nbytes: int, context: int) -> Iterator[Caches]:
+        """Caches that take so many bytes in all, and ever smaller ones.
+
+        Args:
+            nbytes: What they take, if the context is long enough.
+            context: Tokens that the decoder's cache holds; counts as the next power of two.
+        """
+        tokens = nbytes // self.place_bytes
+        places = max(LEAST_PLACES, min(1 << (context - 1).bit_length(), tokens // LAYERS))
+        yield Caches(min(MOST_LAYERS, max(LAYERS, tokens // places)), places)
         while places > LEAST_PLACES:
-            yield places
-            places //= 4
-        yield LEAST_PLACES
+            places = max(LEAST_PLACES, places // 4)
+            yield Caches(LAYERS, places)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,31 +127,36 @@ class AttentionSpeed:
     Attributes:
         read: Bytes of keys and values, for one new token.
         multiply: Multiplications, for many.
+        op_seconds: What an operation takes over an empty cache.
     """
 
     read: float
     multiply: float
+    op_seconds: float = 0.0
 
 
 def speed_of_attention(
-    shape: AttentionShape, seconds: Mapping[str, float], places: int
+    shape: AttentionShape, seconds: Mapping[str, float], caches: Caches
 ) -> AttentionSpeed:
     """What probes tell.
 
     Args:
         shape: Of the probes.
         seconds: By the name of a probe.
-        places: Of each cache.
+        caches: Of the probes.
     """
-    one, behind, many = (seconds[probe] for probe in PROBES)
-    nbytes = shape.place_bytes * (places - 1)
-    products = LAYERS * 2 * shape.heads * shape.size * ROWS * ROWS / 2
+    layers, places = caches
+    one, behind, many, alone = (seconds[probe] for probe in PROBES)
+    nbytes = layers * shape.place_bytes * (places - 1)
+    products = layers * 2 * shape.heads * shape.size * ROWS * ROWS / 2
     return AttentionSpeed(
-        nbytes / max(behind - one, behind / 10), products / max(many - one, many / 10)
+        nbytes / max(behind - one, behind / 10),
+        products / max(many - one, many / 10),
+        max(0.0, one - alone) / (layers - 1),
     )
 
 
-def attention_model(shape: AttentionShape, probe: str, places: int) -> Model:
+def attention_model(shape: AttentionShape, probe: str, caches: Caches) -> Model:
     """The model of a probe.
 
     Its inputs are queries, keys and values beside each other, then caches.
@@ -139,7 +165,7 @@ def attention_model(shape: AttentionShape, probe: str, places: int) -> Model:
 
     from partita.frontends.reader import read_model
 
-    rows, total = tokens_of(probe, places)
+    rows, total = caches.tokens_of(probe)
     width = shape.heads + 2 * shape.kv_heads
     quantized = ATTRIBUTES if shape.bits == 8 else {}
     first = ir.Value(
@@ -150,11 +176,11 @@ def attention_model(shape: AttentionShape, probe: str, places: int) -> Model:
     lengths = _constant("seqlens_k", np.array([total - 1], np.int32))
     whole = _constant("total_sequence_length", np.array(total, np.int32))
     attended, pasts, presents, nodes = [], [], [], []
-    for number in range(LAYERS):
-        caches = [_cache(shape, places, f"past.{number}.{what}") for what in ("key", "value")]
+    for number in range(caches.layers_of(probe)):
+        both = [_cache(shape, caches.places, f"past.{number}.{what}") for what in ("key", "value")]
         node = ir.node(
             "GroupQueryAttention",
-            [first, None, None, *caches, lengths, whole],
+            [first, None, None, *both, lengths, whole],
             {"num_heads": shape.heads, "kv_num_heads": shape.kv_heads, **quantized},
             domain="com.microsoft",
             name=f"attention{number}",
@@ -164,11 +190,11 @@ def attention_model(shape: AttentionShape, probe: str, places: int) -> Model:
         y.name = f"y.{number}"
         y.dtype = ir.DataType.FLOAT
         y.shape = ir.Shape([1, rows, shape.heads * shape.size])
-        for value, cache in zip(written, caches, strict=True):
+        for value, cache in zip(written, both, strict=True):
             value.name = f"{cache.name}.present"
             value.type, value.shape = cache.type, cache.shape
         attended.append(y)
-        pasts += caches
+        pasts += both
         presents += written
         nodes.append(node)
     imports = {"": 21, "com.microsoft": 1}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from partita.system.processors import allowed_processors
@@ -23,17 +24,64 @@ def processor_seconds() -> float:
 def others_seconds() -> float | None:
     """Seconds for which others have used the processors, on average of those of this process.
 
-    Others are all processes but this one and those of lower priority, which make way for it, and
-    other machines on the same hardware. ``None`` where the system does not tell.
+    Others are all processes but this one, those that it has started, such as workers that compile
+    kernels, and those of lower priority, which make way for it; and other machines on the same
+    hardware. ``None`` where the system does not tell.
     """
-    processors = allowed_processors()
+    processors, niced = allowed_processors(), os.nice(0) > 0
     try:
-        ticks = busy_ticks(Path("/proc/stat").read_text(), processors, os.nice(0) > 0)
+        ticks = busy_ticks(Path("/proc/stat").read_text(), processors, niced)
+        own = children_ticks(_process_texts(), os.getpid(), niced)
     except OSError:
         return None
     if ticks is None:
         return None
-    return (ticks / os.sysconf("SC_CLK_TCK") - processor_seconds()) / len(processors)
+    ended = os.times()
+    mine = processor_seconds() + ended.children_user + ended.children_system
+    return ((ticks - own) / os.sysconf("SC_CLK_TCK") - mine) / len(processors)
+
+
+def _process_texts() -> Iterator[str]:
+    """What the system tells of each process; those that end meanwhile are left out."""
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            yield path.read_text(errors="replace")
+
+
+def children_ticks(stats: Iterable[str], parent: int, niced: bool = False) -> int:
+    r"""For how many ticks the processes that one has started have worked, and those of theirs.
+
+    Args:
+        stats: The texts of ``/proc/*/stat``.
+        parent: Number of the process.
+        niced: Whether processes of lower priority count.
+
+    Example:
+        >>> stat = "{0} (a b) R {1} 0 0 0 0 0 0 0 0 0 3 1 0 0 20 {2} 1 0".format
+        >>> stats = [stat(8, 7, 0), stat(7, 1, 0), stat(9, 8, 0), stat(10, 8, 19)]
+        >>> children_ticks(stats, 7), children_ticks(stats, 7, niced=True), children_ticks(stats, 9)
+        (8, 12, 0)
+    """
+    started: dict[int, list[int]] = {}
+    ticks: dict[int, int] = {}
+    for text in stats:
+        number, _, rest = text.partition(" (")
+        fields = rest.rpartition(") ")[2].split()
+        process = int(number)
+        started.setdefault(int(fields[_PARENT]), []).append(process)
+        counts = niced or int(fields[_NICE]) <= 0
+        ticks[process] = sum(map(int, fields[_TICKS])) if counts else 0
+    found, open_ones = 0, [parent]
+    while open_ones:
+        own = started.get(open_ones.pop(), [])
+        found += sum(ticks[process] for process in own)
+        open_ones += own
+    return found
+
+
+_PARENT, _TICKS, _NICE = 1, slice(11, 15), 16
+"""Behind the name in a line of ``/proc/PID/stat``: the number of the process that started it; what
+it and its ended children have worked, in user and system; and how much it makes way for others."""
 
 
 def busy_ticks(stat: str, processors: Collection[int], niced: bool = False) -> int | None:

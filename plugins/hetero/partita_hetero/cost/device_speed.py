@@ -2,18 +2,20 @@
 
 A probe is a small model, compiled and run as any other: products one after another, each with a
 matrix of its own. With one row it tells how fast weights are read, with many how fast they are
-multiplied, and with tiny matrices what an operation takes beside that. Attention over a cache has
-a probe of its own (`attention_probe`). What was measured is kept in the database of costs.
+multiplied, and with tiny matrices what an operation takes beside that. Small products of one row,
+which threads share out and wait for, have a probe of a decoder's own layers (`product_probe`), and
+attention over a cache has one of its own (`attention_probe`). What was measured is kept in the
+database of costs.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -25,13 +27,15 @@ from partita_hetero.cost.attention_probe import (
     PROBES,
     AttentionShape,
     AttentionSpeed,
+    Caches,
     attention_model,
     speed_of_attention,
 )
 from partita_hetero.cost.database import Cost, Database
 from partita_hetero.cost.machine_load import LoadWatch, MachineLoad
+from partita_hetero.cost.product_probe import ProductChain, probe_model
 from partita_hetero.cost.timing import Effort, median_of
-from partita_hetero.cost.token_work import PLAIN, TokenWork, WeightFormat
+from partita_hetero.cost.token_work import PLAIN, LayerProducts, Product, TokenWork, WeightFormat
 from partita_hetero.placement.device_list import DeviceList
 
 if TYPE_CHECKING:
@@ -50,6 +54,9 @@ each product, which takes a larger part of a small one."""
 
 MANY_ROWS, MANY_SIDE, MANY_PRODUCTS = 256, 2048, 4
 """Of the probe of many rows."""
+
+MOST_CHAINS = 4
+"""Kinds of layers whose products are measured."""
 
 TINY_SIDE, TINY_PRODUCTS = 64, 16
 """Of the probe of nearly nothing."""
@@ -70,6 +77,7 @@ class DeviceSpeed:
         attention: How fast attention over a cache is; ``None`` for as fast as products without a
             matrix of weights, and their reading.
         busy: The share of the processors that others used at most while it was measured.
+        rows: Seconds of products of one row, each in a chain of those of its layer.
     """
 
     read: Mapping[WeightFormat, float]
@@ -77,6 +85,7 @@ class DeviceSpeed:
     op_seconds: float
     attention: AttentionSpeed | None = None
     busy: float = 0.0
+    rows: Mapping[Product, float] = field(default_factory=dict)
 
     def reading_seconds(self, work: TokenWork) -> float:
         """Time to read all that some work reads, each at the fastest that a probe read it."""
@@ -90,16 +99,42 @@ class DeviceSpeed:
         return max(self.read.values())
 
     def seconds(self, work: TokenWork) -> float:
-        """Time for some work: each format is read or multiplied, whichever takes longer."""
-        formats = {*work.weight_bytes, *work.products}
-        total = work.ops * self.op_seconds
-        for kind in formats:
+        """Time for some work.
+
+        Products that were measured take what they took, and attention what it takes besides. Of the
+        other products each format is read or multiplied, whichever takes longer; so are caches.
+        """
+        weights, products = dict(work.weight_bytes), dict(work.products)
+        ops, total = work.ops, 0.0
+        for (product, rows), (number, nbytes) in work.matrices.items():
+            if product in self.rows:
+                total += number * self._measured_seconds(product, rows)
+                weights[product.kind] -= nbytes
+                products[product.kind] -= number * rows * product.elements
+                ops -= number
+        if self.attention is not None:
+            total += work.attentions * self.attention.op_seconds
+            ops -= work.attentions
+        total += ops * self.op_seconds
+        for kind in {*weights, *products}:
             known = kind if kind in self.read else PLAIN
-            reading = work.weight_bytes.get(kind, 0.0) / self.read[known]
-            total += max(reading, work.products.get(kind, 0.0) / self.multiply[known])
+            reading = weights.get(kind, 0.0) / self.read[known]
+            total += max(reading, products.get(kind, 0.0) / self.multiply[known])
         cache = self.attention or AttentionSpeed(self.read[PLAIN], self.multiply[PLAIN])
         attending = work.attention_products / cache.multiply
         return total + max(work.cache_bytes / cache.read, attending)
+
+    def _measured_seconds(self, product: Product, rows: int) -> float:
+        """Time of a product of which one row was measured.
+
+        Up to as many rows as the probe of many has, time grows evenly; from there on rows alone
+        count.
+        """
+        one = self.rows[product]
+        of_rows = product.elements / self.multiply.get(product.kind, self.multiply[PLAIN])
+        if rows >= MANY_ROWS:
+            return max(one, rows * of_rows)
+        return one + max(0.0, MANY_ROWS * of_rows - one) * (rows - 1) / (MANY_ROWS - 1)
 
 
 class _Products(NamedTuple):
@@ -222,24 +257,47 @@ class ProbedDevice(NamedTuple):
         return self.known(work, lambda: self.run(probe_model(kind, side, count, rows), effort))
 
 
-def device_speed(
-    device: ProbedDevice,
-    formats: set[WeightFormat],
-    weight_bytes: int,
-    side: int,
-    attention: AttentionShape | None = None,
-) -> DeviceSpeed:
-    """A device's speed for some formats of weights, measured unless the database knows.
+class DecoderSizes(NamedTuple):
+    """What of a decoder decides which probes tell how fast it is.
+
+    Attributes:
+        formats: How its weights are stored.
+        weight_bytes: How many there are.
+        side: Of a square matrix as large as typical ones of them.
+        layers: Products of a token in each kind of layer, those with most weights first.
+        attention: The sizes of its attention, if that is one operation.
+        context: Tokens that its cache holds.
+        token_bytes: Weights that it reads for a token.
+    """
+
+    formats: Collection[WeightFormat]
+    weight_bytes: int
+    side: int
+    layers: Sequence[LayerProducts] = ()
+    attention: AttentionShape | None = None
+    context: int = 1
+    token_bytes: int = 0
+
+    @property
+    def read_bytes(self) -> int:
+        """Weights of the probes of one row that tell how fast a format is read."""
+        return next((size for size in READ_BYTES if size >= self.weight_bytes), READ_BYTES[-1])
+
+    @property
+    def held_bytes(self) -> int:
+        """Weights, or caches, of probes that have the decoder's own sizes."""
+        return min(self.token_bytes, READ_BYTES[-1])
+
+
+def device_speed(device: ProbedDevice, decoder: DecoderSizes) -> DeviceSpeed:
+    """A device's speed for a decoder, measured unless the database knows.
 
     A format that the device does not take is left out; the plain one must be there. A device with
     little room is measured by fewer and smaller matrices.
 
     Args:
         device: The device.
-        formats: How the weights of a model are stored.
-        weight_bytes: How many there are.
-        side: Of a square matrix as large as typical ones of them.
-        attention: The sizes of the model's attention, if it is one operation.
+        decoder: What it is measured for.
 
     Raises:
         PlanError: The device does not even multiply a few matrices of float32.
@@ -252,18 +310,19 @@ def device_speed(
         )
     read: dict[WeightFormat, float] = {}
     multiply: dict[WeightFormat, float] = {}
-    busy = [op.busy]
-    size = next((size for size in READ_BYTES if size >= weight_bytes), READ_BYTES[-1])
-    side = min(SIDES, key=lambda one: abs(math.log2(one / max(side, 1))))
-    for kind in sorted({PLAIN, *formats}, key=str):
+    rows, meanwhile = row_seconds(device, decoder, op.seconds)
+    busy = [op.busy, meanwhile]
+    size = decoder.read_bytes
+    side = min(SIDES, key=lambda one: abs(math.log2(one / max(decoder.side, 1))))
+    for kind in sorted({PLAIN, *decoder.formats}, key=str):
         if not device.takes(kind):
             continue
-        count = -(-size // _matrix_bytes(kind, side))
+        count = -(-size // Product(kind, side, side).nbytes)
         reading = device.first_taken(kind, side, count, 1, READ_EFFORT)
         many = device.first_taken(kind, MANY_SIDE, MANY_PRODUCTS, MANY_ROWS, EFFORT)
         if reading is None or many is None:
             continue
-        nbytes = reading.number * _matrix_bytes(kind, reading.side)
+        nbytes = reading.number * Product(kind, reading.side, reading.side).nbytes
         products = MANY_ROWS * many.side**2 * many.number
         read[kind] = nbytes / reading.beside(op.seconds)
         multiply[kind] = products / many.beside(op.seconds)
@@ -274,14 +333,43 @@ def device_speed(
             "float32. Leave it out of the device list, or set HETERO_CONTEXT=0."
         )
     attending = None
-    if attention is not None:
-        attending, meanwhile = attention_speed(device, attention, size)
+    if decoder.attention is not None:
+        attending, meanwhile = attention_speed(
+            device, decoder.attention, decoder.held_bytes, decoder.context
+        )
         busy.append(meanwhile)
-    return DeviceSpeed(read, multiply, op.seconds, attending, max(busy))
+    return DeviceSpeed(read, multiply, op.seconds, attending, max(busy), rows)
+
+
+def row_seconds(
+    device: ProbedDevice, decoder: DecoderSizes, op_seconds: float
+) -> tuple[dict[Product, float], float]:
+    """Seconds of products of one row, and how busy others kept the machine meanwhile.
+
+    Products of layers that the device does not take as a chain are left out.
+    """
+    found: dict[Product, float] = {}
+    busy = 0.0
+    for layer in decoder.layers[:MOST_CHAINS]:
+        repeats = ProductChain.of(layer, decoder.held_bytes).repeats
+        while repeats:
+            chain = ProductChain(layer, repeats)
+            cost = device.known(str(chain), partial(_run_chain, device, chain))
+            if cost is not None:
+                whole = max(cost.seconds - chain.other_ops * op_seconds, cost.seconds / 10)
+                found = {**chain.seconds(whole), **found}
+                busy = max(busy, cost.busy)
+                break
+            repeats //= 4
+    return found, busy
+
+
+def _run_chain(device: ProbedDevice, chain: ProductChain) -> Timed | None:
+    return device.run(chain.model(), READ_EFFORT)
 
 
 def attention_speed(
-    device: ProbedDevice, shape: AttentionShape, nbytes: int
+    device: ProbedDevice, shape: AttentionShape, nbytes: int, context: int
 ) -> tuple[AttentionSpeed | None, float]:
     """How fast a device attends over caches, and how busy others kept the machine meanwhile.
 
@@ -291,21 +379,24 @@ def attention_speed(
         device: The device.
         shape: The sizes of the attention.
         nbytes: Of all caches, if the device has room for them.
+        context: Tokens that the decoder's cache holds.
     """
-    for places in shape.places(nbytes):
-        found = {
-            probe: device.known(
-                f"attention in place, {probe}, caches of {places}: {shape}",
-                partial(device.run, attention_model(shape, probe, places)),
-            )
-            for probe in PROBES
-        }
-        costs = {probe: cost for probe, cost in found.items() if cost is not None}
-        if len(costs) == len(PROBES):
-            seconds = {probe: cost.seconds for probe, cost in costs.items()}
-            busy = max(cost.busy for cost in costs.values())
-            return speed_of_attention(shape, seconds, places), busy
+    for caches in shape.caches(nbytes, context):
+        costs = {probe: _attending(device, shape, probe, caches) for probe in PROBES}
+        found = {probe: cost for probe, cost in costs.items() if cost is not None}
+        if len(found) == len(PROBES):
+            seconds = {probe: cost.seconds for probe, cost in found.items()}
+            busy = max(cost.busy for cost in found.values())
+            return speed_of_attention(shape, seconds, caches), busy
     return None, 0.0
+
+
+def _attending(
+    device: ProbedDevice, shape: AttentionShape, probe: str, caches: Caches
+) -> Cost | None:
+    layers, places = caches.layers_of(probe), caches.places
+    work = f"attention in place, {probe}, {layers} caches of {places}: {shape}"
+    return device.known(work, lambda: device.run(attention_model(shape, probe, caches)))
 
 
 def _ever_less(side: int, count: int, least: int) -> Iterator[tuple[int, int]]:
@@ -320,11 +411,6 @@ def _ever_less(side: int, count: int, least: int) -> Iterator[tuple[int, int]]:
 
 
 _WORK_OP = "operation of nearly nothing"
-
-
-def _matrix_bytes(kind: WeightFormat, side: int) -> int:
-    scales = 4 * side**2 // kind.block * (2 if kind.has_zeros else 1) if kind.block else 0
-    return side**2 * kind.bits // 8 + scales
 
 
 def _measured(core: CoreAPI, device: str, compiled: DeviceModel, effort: Effort) -> Timed:
@@ -347,10 +433,16 @@ def _measured(core: CoreAPI, device: str, compiled: DeviceModel, effort: Effort)
     ]
     runner = compiled.create_runner()
     try:
+        results = runner.run(inputs, outputs)
+        bound = runner.bind(inputs, results)
 
         def call() -> object:
-            results = runner.run(inputs, outputs)
-            read = (one for one, given in zip(results, outputs, strict=True) if given is None)
+            found = results
+            if bound is None:
+                found = runner.run(inputs, outputs)
+            else:
+                bound()
+            read = (one for one, given in zip(found, outputs, strict=True) if given is None)
             return [one.numpy() for one in read]
 
         watch = LoadWatch()
@@ -358,103 +450,3 @@ def _measured(core: CoreAPI, device: str, compiled: DeviceModel, effort: Effort)
         return Timed(median_of(call, effort)[0], watch.share())
     finally:
         runner.close()
-
-
-def probe_model(kind: WeightFormat, side: int, count: int, rows: int) -> Model:
-    """A model of products one after another, each with weights of its own.
-
-    Args:
-        kind: How weights are stored.
-        side: Rows and columns of each matrix of weights.
-        count: How many products.
-        rows: Rows of the input, float32 (rows, side), and of the output.
-    """
-    import onnx_ir as ir
-
-    from partita.frontends.reader import read_model
-
-    first = ir.Value(name="x", shape=ir.Shape([rows, side]), type=ir.TensorType(ir.DataType.FLOAT))
-    value, nodes, weights = first, [], []
-    for number in range(count):
-        made = _matrix(kind, side, number)
-        weights += made
-        node = _product(kind, side, value, made, f"product{number}")
-        nodes += node
-        value = node[-1].outputs[0]
-        value.name = f"y{number}"
-        value.shape, value.dtype = ir.Shape([rows, side]), ir.DataType.FLOAT
-    imports = {"": 21, "com.microsoft": 1}
-    graph = ir.Graph(
-        [first], [value], nodes=nodes, initializers=weights, opset_imports=imports, name="probe"
-    )
-    return read_model(ir.Model(graph, ir_version=10))
-
-
-def _matrix(kind: WeightFormat, side: int, number: int) -> list[Any]:
-    """Weights as initializers, which are made when a device compiles them."""
-    import onnx_ir as ir
-
-    def lazy(name: str, dtype: ir.DataType, shape: list[int], make: Any) -> ir.Value:
-        def made() -> ir.TensorProtocol:
-            return ir.Tensor(make(shape).astype(dtype.numpy(), copy=False), name=name)
-
-        tensor = ir.LazyTensor(made, dtype, ir.Shape(shape), name=name)
-        kept = ir.TensorType(dtype)
-        return ir.Value(name=name, shape=ir.Shape(shape), type=kept, const_value=tensor)
-
-    random = np.random.default_rng(number)
-    if not kind.block:
-        dtype = ir.DataType.FLOAT if kind.bits == 32 else ir.DataType.FLOAT16
-        deviation = np.float32(side**-0.5)
-        return [
-            lazy(
-                f"w{number}",
-                dtype,
-                [side, side],
-                lambda shape: random.standard_normal(shape, np.float32) * deviation,
-            )
-        ]
-    blocks = side // kind.block
-    largest = (1 << kind.bits) - 1
-    scale = np.float16(12**0.5 / ((largest**2 - 1) ** 0.5 * side**0.5))
-
-    def quants(shape: list[int]) -> Any:
-        """Symmetric about the zero point: what passes would grow from product to product else."""
-        low, high = random.integers(1, largest + 1, (2, *shape), np.uint8)
-        return low if kind.bits == 8 else low | high << 4
-
-    packed = [side, blocks, kind.block * kind.bits // 8]
-    middle = float(1 << (kind.bits - 1))
-    zeros = lazy(
-        f"z{number}", ir.DataType.FLOAT, [side, blocks], lambda shape: np.full(shape, middle)
-    )
-    return [
-        lazy(
-            f"q{number}",
-            ir.DataType.UINT8,
-            packed,
-            quants,
-        ),
-        lazy(
-            f"s{number}",
-            ir.DataType.FLOAT,
-            [side * blocks],
-            lambda shape: np.full(shape, scale),
-        ),
-        *([zeros] if kind.has_zeros else []),
-    ]
-
-
-def _product(kind: WeightFormat, side: int, value: Any, weights: list[Any], name: str) -> list[Any]:
-    """The operations of one product, the product last."""
-    import onnx_ir as ir
-
-    if kind.block:
-        attributes = {"K": side, "N": side, "bits": kind.bits, "block_size": kind.block}
-        inputs = [value, *weights]
-        return [ir.node("MatMulNBits", inputs, attributes, domain="com.microsoft", name=name)]
-    if kind.bits == 32:
-        return [ir.node("MatMul", [value, *weights], name=name)]
-    cast = ir.node("Cast", weights, {"to": int(ir.DataType.FLOAT)}, name=f"{name}/cast")
-    cast.outputs[0].name = f"{name}/weights"
-    return [cast, ir.node("MatMul", [value, cast.outputs[0]], name=name)]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from partita.errors import PlanError
 from partita.model.model import Dim, Model, numpy_dtype, value_shape
@@ -52,6 +52,57 @@ class WeightFormat:
         return f"{self.bits} bits{blocks}{', zero points' if self.has_zeros else ''}"
 
 
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A product with a matrix of weights, as far as speed depends on it.
+
+    Attributes:
+        kind: How the matrix is stored.
+        rows: Of the matrix, which are the columns of the product's input.
+        columns: Of the matrix.
+    """
+
+    kind: WeightFormat
+    rows: int
+    columns: int
+
+    def __str__(self) -> str:
+        return f"{self.kind}, {self.rows} by {self.columns}"
+
+    @property
+    def nbytes(self) -> int:
+        """What the matrix takes, with its scales and zero points."""
+        kind, blocks = self.kind, 0
+        if kind.block:
+            blocks = -(-self.rows // kind.block) * (2 if kind.has_zeros else 1)
+        return self.columns * (self.rows * kind.bits // 8 + 4 * blocks)
+
+    @property
+    def elements(self) -> int:
+        """Of the matrix: multiplications for a row."""
+        return self.rows * self.columns
+
+    def with_columns(self, columns: int) -> Product:
+        """The same with another number of columns."""
+        return Product(self.kind, self.rows, columns)
+
+
+LayerProducts = tuple[tuple[Product, ...], ...]
+"""The products of a layer in its order, those beside each other that multiply the same value."""
+
+
+class EqualProducts(NamedTuple):
+    """Products of equal sizes.
+
+    Attributes:
+        number: How many.
+        nbytes: Of their weights, as the model stores them.
+    """
+
+    number: int
+    nbytes: float
+
+
 @dataclass(frozen=True)
 class TokenWork:
     """The work of some operations in one run.
@@ -63,6 +114,9 @@ class TokenWork:
         attention_products: Multiplications of attention itself.
         ops: How many operations are started; experts that are operations of their own become one
             where all of a layer are.
+        matrices: Of the products those with one matrix, by the rows of their input, too; their
+            weights and multiplications are among the others.
+        attentions: How many of the operations are attention over a cache.
     """
 
     weight_bytes: Mapping[WeightFormat, float] = field(default_factory=dict)
@@ -70,6 +124,8 @@ class TokenWork:
     cache_bytes: float = 0.0
     attention_products: float = 0.0
     ops: int = 0
+    matrices: Mapping[tuple[Product, int], EqualProducts] = field(default_factory=dict)
+    attentions: int = 0
 
     @property
     def bytes_read(self) -> float:
@@ -107,7 +163,7 @@ class DecoderWork:
                 self._caches[port.name] = _with_context(port.name, port.shape, context, shrinks)
                 self._itemsize[port.name] = port.dtype.itemsize
         self.context = context
-        layers = decoder_layers(model, op_graph)
+        self._layers = layers = decoder_layers(model, op_graph)
         self._chosen = _chosen_shares(layers, op_graph)
         self._mixtures = [frozenset(layer.experts) for layer in layers if layer.experts]
         self._readers = WeightReaders(op_graph, layers)
@@ -174,7 +230,9 @@ class DecoderWork:
         """
         read: dict[WeightFormat, float] = {}
         products: dict[WeightFormat, float] = {}
+        matrices: dict[tuple[Product, int], EqualProducts] = {}
         cache = attention = 0.0
+        attentions = 0
         for op in ops:
             kind, columns, elements, share = self._reading(op, tokens)
             # Layers may share matrices, and each reads them; of tables of angles they read a row.
@@ -183,17 +241,57 @@ class DecoderWork:
             rows = 1 if op in self._one_row else tokens
             if columns:
                 products[kind] = products.get(kind, 0.0) + rows * elements
+            product = self._product(op)
+            if product is not None:
+                number, before = matrices.get((product, rows), (0, 0.0))
+                matrices[product, rows] = EqualProducts(number + 1, before + nbytes)
             seen, scored = self._attention(op, tokens, past)
             cache += seen
             attention += scored
+            attentions += seen > 0
         joined = sum(len(one) - 1 for one in self._mixtures if one.issubset(ops))
-        return TokenWork(read, products, cache, attention, len(ops) - joined)
+        started = len(ops) - joined
+        return TokenWork(read, products, cache, attention, started, matrices, attentions)
+
+    def layer_products(self) -> list[LayerProducts]:
+        """The products of each kind of layer; first of the kind with most weights.
+
+        The head is a layer, too.
+        """
+        found: dict[LayerProducts, int] = {}
+        for layer in self._layers:
+            groups: dict[int, list[Product]] = {}
+            for op in layer.ops:
+                product = self._product(op)
+                if product is not None:
+                    groups.setdefault(id(self._op_graph.nodes[op].inputs[0]), []).append(product)
+            if groups:
+                own = tuple(map(tuple, groups.values()))
+                nbytes = sum(product.nbytes for group in own for product in group)
+                found[own] = found.get(own, 0) + nbytes
+        return sorted(found, key=lambda own: found[own], reverse=True)
 
     # ------------------------------------------------------------------------ operations
 
     def _matrix(self, op: int) -> tuple[int, int, ir.Value | None]:
         """Rows and columns of the matrix that an operation multiplies with, and where it is."""
         return _matrix_of(self._op_graph.nodes[op], self._readers.weights(op))
+
+    def _product(self, op: int) -> Product | None:
+        """The product that an operation is, if its weights are one matrix in a known format."""
+        node = self._op_graph.nodes[op]
+        if op in self._chosen or node.op_type not in ("MatMulNBits", "MatMul", "Gemm"):
+            return None
+        rows, columns, value = self._matrix(op)
+        if value is None or not rows * columns:
+            return None
+        kind = _format(node, value)
+        if not kind.block and kind.bits not in (16, 32):
+            return None
+        shape = value_shape(node.inputs[0]) if node.inputs[0] is not None else None
+        if shape is not None and shape[-1] == columns:  # a table that is transposed on the way
+            rows, columns = columns, rows
+        return Product(kind, rows, columns)
 
     def _reading(self, op: int, tokens: int) -> tuple[WeightFormat, int, float, float]:
         """Format and columns of an operation's matrix, multiplications for a token, share read."""

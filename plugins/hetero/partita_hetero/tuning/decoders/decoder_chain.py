@@ -15,9 +15,8 @@ import numpy as np
 from partita.contract.query import Reason, ReasonCode
 from partita.errors import InfeasiblePlanError, PlanError
 from partita.model.prompt_chunk import LARGEST_CHUNK
-from partita_hetero.cost.attention_probe import AttentionShape
 from partita_hetero.cost.database import Database, LinkCost
-from partita_hetero.cost.device_speed import DeviceSpeed, ProbedDevice, device_speed
+from partita_hetero.cost.device_speed import DecoderSizes, DeviceSpeed, ProbedDevice, device_speed
 from partita_hetero.cost.launch_cost import launch_cost
 from partita_hetero.cost.link_cost import link_costs, works_on_host
 from partita_hetero.cost.machine_load import MachineLoad
@@ -153,22 +152,14 @@ def formats_of(placer: Placer, work: DecoderWork) -> set[WeightFormat]:
 
 
 def describe_devices(
-    devices: DeviceList,
-    names: Sequence[str],
-    formats: set[WeightFormat],
-    weight_bytes: int,
-    side: int,
-    attention: AttentionShape | None = None,
+    devices: DeviceList, names: Sequence[str], decoder: DecoderSizes
 ) -> list[DecoderDevice]:
     """Speeds, links and limits, measured unless the database knows.
 
     Args:
         devices: Of the compile at hand.
         names: Which of them.
-        formats: How the decoder's weights are stored.
-        weight_bytes: How many there are.
-        side: As `device_speed` takes it.
-        attention: The sizes of its attention, if that is one operation.
+        decoder: What they are measured for.
 
     Raises:
         PlanError: A device cannot be measured.
@@ -180,7 +171,7 @@ def describe_devices(
             key = database.add_device(core.fingerprint(name, devices.config(name)))
             on_host = works_on_host(core, name)
             probed = ProbedDevice(devices, name, key, database, load)
-            speed = device_speed(probed, formats, weight_bytes, side, attention)
+            speed = device_speed(probed, decoder)
             launch = launch_cost(devices, name, key, database, load)
             links = None if on_host else link_costs(core, name, key, database, load)
             found.append(

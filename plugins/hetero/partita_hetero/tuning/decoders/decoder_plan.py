@@ -13,6 +13,7 @@ from partita.model.model import Model
 from partita.model.prompt_chunk import chunk_tokens
 from partita_hetero.compile.placer import Placer
 from partita_hetero.cost.attention_probe import AttentionShape
+from partita_hetero.cost.device_speed import DecoderSizes
 from partita_hetero.cost.token_work import DecoderWork
 from partita_hetero.partition.decoder_layers import cache_inputs, decoder_layers
 from partita_hetero.placement.device_list import DeviceList
@@ -172,14 +173,16 @@ def plan_for(placer: Placer, out: Mapping[tuple[int, str], Reason]) -> PlannedDe
         objective = "THROUGHPUT"
     names = _usable(placer, [*devices.names, *placer.pins.values()])
     live = [op for op, constant in enumerate(placer.op_graph.constant) if not constant]
-    described = describe_devices(
-        devices=devices,
-        names=names,
+    sizes = DecoderSizes(
         formats=formats_of(placer, work),
         weight_bytes=placer.model.weight_bytes,
         side=work.matrix_side(live),
+        layers=work.layer_products(),
         attention=AttentionShape.of(placer.model, placer.op_graph),
+        context=properties.HETERO_CONTEXT,
+        token_bytes=int(sum(work.work(live, 1, 0).weight_bytes.values())),
     )
+    described = describe_devices(devices=devices, names=names, decoder=sizes)
     return plan_decoder(placer, described, request, objective, out)
 
 

@@ -265,7 +265,12 @@ class PlannedDecoder:
         name = f"replicas on {', '.join(plan.replicas)}" if plan.replicas else "plan"
         candidates = [Candidate(name, counts, submodels, plan.request_us, None, None)]
         rates = DecoderRates(
-            plan.prefill, plan.decode, plan.decode_at_start, plan.request.context, plan.busy
+            plan.prefill,
+            plan.decode,
+            plan.decode_at_start,
+            plan.request.context,
+            plan.busy,
+            plan.request.chunk,
         )
         return self._choice(
             Decision(
