@@ -161,9 +161,10 @@ class DecoderRates:
 
         The time of a run grows linearly from that of one token, in which all weights are read.
         """
+        if tokens >= self.chunk:
+            return self.prefill
         one, whole = 1 / self.decode_at_start, self.chunk / self.prefill
-        share = (tokens - 1) / (self.chunk - 1) if self.chunk > 1 else 0.0
-        return tokens / (one + share * (whole - one)) if share < 1 else self.prefill
+        return tokens / (one + (tokens - 1) / (self.chunk - 1) * (whole - one))
 
     def decode_behind(self, tokens: float) -> float:
         """Speed of generating tokens, in tokens per second, when the cache holds ``tokens``.
