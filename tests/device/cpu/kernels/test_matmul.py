@@ -6,11 +6,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 from onnx import helper, numpy_helper
-from single_op import assert_same, check, normal, run_fused, run_ours
+from single_op import assert_same, check, model_of, normal, run_fused, run_ours
 
 import partita
 from partita.errors import CompileError
 from partita.lowering import Activation, ActivationCode
+from partita_cpu.jit.isa import isa
 
 SHAPES = [
     ((3,), (3,)),
@@ -32,6 +33,48 @@ SHAPES = [
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32, np.uint64])
 def test_matmul(left, right, dtype):
     check("MatMul", [normal(1, *left, dtype=dtype), normal(2, *right, dtype=dtype)])
+
+
+def doubles(op_type, inputs, threads, **attributes):
+    """What device CPU makes of float64 rows and constants, and what kernels computed it."""
+    constants = range(1, len(inputs))
+    model = model_of(op_type, inputs, constants=constants, **attributes)
+    model.graph.input[0].CopyFrom(
+        helper.make_tensor_value_info("x0", helper.TensorProto.DOUBLE, inputs[0].shape)
+    )
+    config = {"INFERENCE_NUM_THREADS": threads, "PERF_COUNT": True}
+    request = partita.Core().compile_model(model, "CPU", config).create_infer_request()
+    (y,) = request.infer([inputs[0]]).values()
+    return np.asarray(y), {step.exec_type for step in request.get_profiling_info()}
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("columns", [48, 100, 130])
+@pytest.mark.parametrize("terms", [5, 300])
+def test_doubles_by_constants(threads, columns, terms):
+    """Whole panels of columns and parts of one, some terms and several chunks of them."""
+    w, c = normal(2, terms, columns, dtype=np.float64), normal(3, columns, dtype=np.float64)
+    for rows in (1, 5, 6):
+        x = normal(1, rows, terms, dtype=np.float64)
+        bound = 1e-15 * (terms + 4) * (np.abs(x) @ np.abs(w) + np.abs(c))
+        exact = np.asarray(x.astype(np.longdouble) @ w.astype(np.longdouble), np.float64)
+        y, found = doubles("MatMul", [x, w], threads)
+        assert (np.abs(y - exact) <= bound).all()
+        y, also = doubles("Gemm", [x, w.T, c], threads, transB=1, alpha=0.5, beta=2.0)
+        assert (np.abs(y - (exact / 2 + 2 * c)) <= 2 * bound).all()
+        if isa().lanes == 16:
+            assert found == ({"blas"} if columns == 130 else {"avx512_f64"})
+            assert ("avx512_f64" in also) is (columns != 130)
+
+
+def test_doubles_that_are_not_finite():
+    """What fills up the last panel meets them, and stays where it is."""
+    x, w = normal(1, 5, 70, dtype=np.float64), normal(2, 70, 100, dtype=np.float64)
+    x[1, 3], x[2, 4], w[7, 8] = np.inf, np.nan, -np.inf
+    with np.errstate(invalid="ignore"):
+        expected = x @ w
+    y, _ = doubles("MatMul", [x, w], 1)
+    np.testing.assert_allclose(y, expected, rtol=1e-12)
 
 
 def test_matmul_of_nothing():

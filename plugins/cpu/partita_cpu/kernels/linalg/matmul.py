@@ -17,6 +17,7 @@ from partita_cpu.gemm.batched import emit_batches, multiplies_batches
 from partita_cpu.gemm.precision_policy import native_policy
 from partita_cpu.gemm.product_steps import LinearOp, emit_matrix_product, stays_stored
 from partita_cpu.kernels.half import float32_of, through_float32
+from partita_cpu.kernels.linalg.double_product import emit_double_product
 from partita_cpu.kernels.linalg.epilogue import BIAS_PER_COLUMN, BIAS_PER_ROW, finish
 from partita_cpu.kernels.movement.rearrange import expanded, transposed
 from partita_cpu.kernels.operator_table import ALL_FLOATS, DTypes, kernel
@@ -96,6 +97,32 @@ def product(
     return b.view(y, kept)
 
 
+def _product_and_bias(
+    b: Builder, x: Operand, w: Operand, flip_x: bool, flip_w: bool, bias: Operand | None
+) -> tuple[Operand, Operand | None]:
+    """As `product`, and what is left to be added: kernels add constants of columns at once.
+
+    Args:
+        b: Records it.
+        x: As for `product`.
+        w: Likewise.
+        flip_x: Likewise.
+        flip_w: Likewise.
+        bias: What is to be added, if anything is.
+
+    Returns:
+        The product, and the bias unless it is in there.
+    """
+    columns = w.shape[0 if flip_w else -1] if w.ndim == 2 else 0
+    added = None
+    if bias is not None and bias.const is not None and bias.size == columns:
+        added = bias if bias.shape[-1] == columns else None
+    y = None if flip_x else emit_double_product(b, x, w, flip_w, added)
+    if y is None:
+        return product(b, x, w, flip_x, flip_w), bias
+    return y, None if added is not None else bias
+
+
 def _transposed(b: Builder, x: Operand) -> Operand:
     """Matrices with their last two dimensions swapped; constants once for all."""
     *batch, rows, columns = x.shape
@@ -144,7 +171,7 @@ def matmul(
     if done is not None:
         return done
     x, w = float32_of(b, x), float32_of(b, w)
-    y = product(b, x, w)
+    y, bias = _product_and_bias(b, x, w, False, False, bias)
     if residual is not None:
         residual = expanded(b, residual, y.shape)
     inner = y.shape[-1] if y.ndim else 1
@@ -170,11 +197,12 @@ def gemm(b: Builder, node: Node, x: Operand, w: Operand, c: Operand | None = Non
         w = _scaled(b, w, alpha)
     else:
         x = _scaled(b, x, alpha)
-    y = product(b, x, w, bool(attrs.get("transA", 0)), bool(attrs.get("transB", 0)))
+    flips = bool(attrs.get("transA", 0)), bool(attrs.get("transB", 0))
+    c = None if c is None or not beta else _scaled(b, c, beta)
+    y, c = _product_and_bias(b, x, w, *flips, c)
     m, n = y.shape
     bias, mode, residual = None, BIAS_PER_COLUMN, None
-    if c is not None and beta:
-        c = _scaled(b, c, beta)
+    if c is not None:
         columns = c.shape[-1] if c.ndim else 1
         if c.size == columns == n or c.size == 1:
             bias = expanded(b, c, (n,)) if c.ndim < 2 else expanded(b, b.flat(c), (n,))
