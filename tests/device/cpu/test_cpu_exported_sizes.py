@@ -327,3 +327,31 @@ def test_a_body_of_a_loop_that_meets_many_sizes_is_recorded_for_them():
     recordings = [one.recorded.made for one in programs if one.recorded is not None]
     assert bool(recordings) == isa().native
     assert len({id(one) for one in recordings}) < max(len(recordings), 1)  # shared by sizes
+
+
+def test_which_classes_of_a_detector_have_no_boxes_tells_no_recordings_apart():
+    """Each combination of empty ones had a recording of its own."""
+    made = Piece()
+    best = []
+    for number in range(8):
+        row = made.add("Gather", "x", np.array(number))
+        places = made.add("NonZero", made.add("Greater", row, floats(0.7)))
+        picked = made.add("GatherND", row, made.add("Transpose", places, perm=[1, 0]))
+        few = made.add("Min", made.add("Shape", picked), ints(3))
+        best.append(made.add("TopK", picked, few, count=2))
+    model = made.model([8, "width"], made.add("Concat", *best, axis=0))
+    compiled = partita.Core().compile_model(model, "CPU")
+    request = compiled.create_infer_request()
+    empty = set()
+    for width in range(60, 100, 2):
+        x = made.noise(8, width)
+        (wanted,) = onnxruntime_results(model, {"x": x})
+        np.testing.assert_array_equal(request.infer({"x": x})[0], wanted)
+        empty.add(tuple((x > 0.7).any(axis=1)))
+    assert len(empty) > 15
+    programs = list(compiled.device_model.specializer.programs.values())
+    (rest,) = {one.rest.specializer for one in programs if one.recorded is not None} or {None}
+    assert (rest is not None) == isa().native
+    if rest is not None:
+        recordings = {id(one.recorded.made) for one in rest.programs.values()}
+        assert len(recordings) <= 3

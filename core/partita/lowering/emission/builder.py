@@ -294,7 +294,8 @@ class Builder(OperandBuilder):
             return
         op = self.ops[-1]
         moved = [arg.nbytes for arg in args if isinstance(arg, Operand)]
-        step = Step(fn, args, op, shares, evaluated(_work_of, work or 0, *moved), results)
+        told = 0 if work is None else work  # a size, of which it is not asked whether it is 0
+        step = Step(fn, args, op, shares, evaluated(_work_of, told, *moved), results)
         if present(step.work) >= self._most:  # what a profile says for all sizes alike
             self._most = present(step.work)
             op.exec_type = exec_type

@@ -397,10 +397,11 @@ def gather_into(b: Builder, x: Operand, y: Operand, index: Operand, axis: int) -
         index: Which slices, in row-major order.
         axis: Along which.
     """
-    if y.size == 0:
-        return
     outer, inner = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 :])
-    b.call(_gather_bits, b.flat(x), b.flat(y), b.flat(index), outer, x.shape[axis], inner)
+    with b.if_any(y.size) as is_any:
+        if is_any:
+            sizes = outer, x.shape[axis], inner
+            b.call(_gather_bits, b.flat(x), b.flat(y), b.flat(index), *sizes)
 
 
 def scatter_into(

@@ -231,12 +231,13 @@ def _tuple_places(b: Builder, x: Operand, index: Operand, batch: int) -> Operand
     limits = x.shape[batch : batch + index.shape[-1]]
     batches, count = math.prod(index.shape[:batch]), math.prod(index.shape[batch:-1])
     out = b.empty(index.shape[:-1], np.int64)
-    if out.size:
-        base = b.table((batches,), np.int64, _multiples, batches, math.prod(limits))
-        check = Checked(places_of_tuples, functools.partial(_refuse_tuple, b.node.name))
-        wrong = b.empty((2,), np.int64)
-        sizes = b.constant(integers(limits)), count
-        b.call(check, b.flat(index), base, b.flat(out), wrong, *sizes)
+    with b.if_any(out.size) as is_any:
+        if is_any:
+            base = b.table((batches,), np.int64, _multiples, batches, math.prod(limits))
+            check = Checked(places_of_tuples, functools.partial(_refuse_tuple, b.node.name))
+            wrong = b.empty((2,), np.int64)
+            sizes = b.constant(integers(limits)), count
+            b.call(check, b.flat(index), base, b.flat(out), wrong, *sizes)
     return out
 
 

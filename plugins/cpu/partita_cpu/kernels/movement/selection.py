@@ -99,10 +99,11 @@ def top_k(b: Builder, node: Node, x: Operand, k: Operand | None = None) -> tuple
     n = rows.shape[-1]
     values = b.empty((*rows.shape[:-1], count), x.dtype)
     places = b.empty(values.shape, np.int64)
-    if values.size:
-        largest = int(node.attrs.get("largest", 1))
-        flat = b.flat(rows), b.flat(values), b.flat(places)
-        b.call(top_k_rows, *flat, n, count, largest, work=4 * x.size)
+    with b.if_any(values.size) as is_any:
+        if is_any:
+            largest = int(node.attrs.get("largest", 1))
+            flat = b.flat(rows), b.flat(values), b.flat(places)
+            b.call(top_k_rows, *flat, n, count, largest, work=4 * x.size)
     back = np.argsort(to_last).tolist()
     return transposed(b, values, back), transposed(b, places, back)
 
