@@ -297,10 +297,8 @@ void block_tiles(
 #endif
         if (k < pieces * PIECE && k % 32 == 0) totals[k / 32 * SPAN + r] = total;
       }
-      if (flags & NORMS) {
-        squares = sum_over_warp(squares, shared, tid);
-        if (lane == 0) squares_of[number % 2][r][warp] = squares;
-      }
+      if (flags & NORMS) squares = sum_over_warp(squares, shared, tid);
+      if (lane == 0) squares_of[number % 2][r][warp] = squares;
     }
     barrier(CLK_LOCAL_MEM_FENCE);
 #if PRODUCTS > 1
@@ -380,6 +378,7 @@ void block_tiles(
     if (tid == 0) await_passed(counters, groups, stall);
     barrier(CLK_LOCAL_MEM_FENCE);
     for (int i = tid; i < handed; i += ITEMS) counters[i] = 0;
+    barrier(CLK_LOCAL_MEM_FENCE);  // without it, PoCL may let all items store, or none
   }
 #endif
 }
