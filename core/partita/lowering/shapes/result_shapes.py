@@ -94,14 +94,7 @@ def predicted(node: Node, operands: Operands) -> Sequence[Operand] | None:
 def _type(node: Node, operands: Any) -> np.dtype[Any] | None:
     if node.op_type in _BOOL:
         return np.dtype(np.bool_)
-    if node.op_type in (
-        "Cast",
-        "CastLike",
-        "DequantizeLinear",
-        "Narrow",
-        "QuantizeLinear",
-        "Widen",
-    ):
+    if node.op_type in _CONVERTING:
         return None if node.outputs[0] is None else node.outputs[0].dtype
     if node.op_type in ("ArgMax", "ArgMin"):
         return _INT64
