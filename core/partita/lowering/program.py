@@ -283,18 +283,18 @@ class Recorded(NamedTuple):
     Attributes:
         made: What the back-end made of the program with symbolic sizes, once for all of them.
         numbers: What the sizes come to, by their places.
-        works: :attr:`Step.work` of each step.
+        works: Tells :attr:`Step.work` of each step.
         idle: Numbers of the steps that are not called, by :attr:`Step.when`.
         late: The results of steps that tell their shapes when they have run.
-        elements: The elements of constant arguments, by the numbers of the step and of itself.
+        addresses: Tells where constant arguments lie, by the numbers of the step and of itself.
     """
 
     made: Any
     numbers: Sequence[Any]
-    works: Sequence[int]
+    works: Callable[[], Sequence[int]]
     idle: Sequence[int]
     late: Set[Operand]
-    elements: Callable[[Arguments], list[Array]]
+    addresses: Callable[[Arguments], Array]
 
 
 @dataclass(slots=True)
@@ -302,7 +302,7 @@ class Program:
     """Steps for one set of shapes. Shared by all requests; never changed after it was made.
 
     Attributes:
-        inputs: One operand per graph input.
+        inputs: One operand per graph input; of a recorded program made when they are asked for.
         outputs: One operand per graph output; ``None`` where the rest computes it. Operands that
             are inputs, constants or repeated are to be copied at the end (``copies``).
         steps: The calls in order; of a recorded program they are made when they are asked for.
@@ -316,7 +316,7 @@ class Program:
         recorded: Where it comes from, if its graph was not emitted for these sizes.
     """
 
-    inputs: tuple[Operand, ...]
+    inputs: Sequence[Operand]
     outputs: tuple[Operand | None, ...]
     steps: Sequence[Step]
     offsets: Mapping[Operand, int]
@@ -345,18 +345,14 @@ class Program:
     @property
     def works(self) -> Sequence[int]:
         """:attr:`Step.work` of each step."""
-        return [step.work for step in self.steps] if self.recorded is None else self.recorded.works
+        if self.recorded is not None:
+            return self.recorded.works()
+        return [step.work for step in self.steps]
 
     @property
     def idle(self) -> Sequence[int]:
         """The numbers of the steps that are not called."""
         return () if self.recorded is None else self.recorded.idle
-
-    def elements(self, arguments: Arguments) -> list[Array]:
-        """The elements of constant arguments; soonest where the same ones are asked for again."""
-        if self.recorded is not None:
-            return self.recorded.elements(arguments)
-        return [self.steps[number].args[position].const for number, position in arguments]
 
 
 def bytes_of_calls(steps: Sequence[Step], ops: Sequence[OpRecord]) -> int:

@@ -10,7 +10,7 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
-_COUNTED_FOR = 8
+_COUNTED_FOR = 2
 """All values are counted again when one in so many is new: to count them takes as long as many."""
 
 
@@ -59,7 +59,7 @@ class RecentlyUsed(Generic[K, V]):
         self._values[key] = value
         self._bytes += self._size_of(value)
         self._added += 1
-        if self._added * _COUNTED_FOR > len(self._values):
+        if self._added * _COUNTED_FOR >= len(self._values):
             self._bytes, self._added = self.nbytes, 0
         while self._bytes > self.most_bytes and len(self._values) > 1:
             _, forgotten = self._values.popitem(last=False)

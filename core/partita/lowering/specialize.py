@@ -46,6 +46,9 @@ FLOOD = 32
 """Programs for the same shapes, told apart by elements of inputs, before these are left to the run.
 """
 
+_MOST_COUNTED = 1 << 10
+"""Shapes whose programs are counted; then the count begins anew."""
+
 MOST_EXPECTED = 8
 """Programs of a body for sizes that are expected; one that has more has sizes that vary instead.
 
@@ -98,6 +101,7 @@ class Specializer:
         self.programs: RecentlyUsed[Any, Program] = RecentlyUsed(
             target.most_kept_bytes, lambda program: program.kept_bytes
         )
+        self._made_for: dict[tuple[Spec, ...], set[int]] = {}  # hashes of elements, by shapes
         self._forget_classes()
         self._lock = InterruptSafeLock()
         self._weights: dict[Value, Operand | None] = {
@@ -139,10 +143,13 @@ class Specializer:
             found = self.programs.get(key)
             if found is not None:
                 return found
-            self._stop_a_flood(specs)
-            with few_collections():
-                made = self._build(specs, value_of)
-            self.programs.add(self.key(specs, value_of), made)
+            if self._stop_a_flood(key):
+                key = self.key(specs, value_of)
+            told_by = self.value_inputs
+            made = self._build(specs, value_of)
+            if self.value_inputs != told_by:
+                key = self.key(specs, value_of)
+            self.programs.add(key, made)
             return made
 
     def program_for(self, arrays: Sequence[Array]) -> Program:
@@ -209,15 +216,22 @@ class Specializer:
             return shapes
         return shapes, tuple(value_of(index).tobytes() for index in self.value_inputs)
 
-    def _stop_a_flood(self, specs: Sequence[Spec]) -> None:
+    def _stop_a_flood(self, key: Any) -> bool:
         """Lets the run find out elements of inputs if they are others again and again."""
         if self.value_inputs == self._fixed_value_inputs or not self.target.allow_split:
-            return
-        same_shapes = sum(key[0] == tuple(specs) for key in self.programs)
-        if same_shapes >= FLOOD:
-            self.value_inputs = self._fixed_value_inputs
-            self.derives = False
-            self.programs.clear()
+            return False
+        if len(self._made_for) >= _MOST_COUNTED:
+            self._made_for.clear()
+        shapes, elements = key
+        known = self._made_for.setdefault(shapes, set())
+        known.add(hash(elements))
+        if len(known) <= FLOOD:
+            return False
+        self.value_inputs = self._fixed_value_inputs
+        self.derives = False
+        self.programs.clear()
+        self._made_for.clear()
+        return True
 
     def _build(self, specs: Sequence[Spec], value_of: Callable[[int], Array]) -> Program:
         if len(self.programs) >= MOST_EXPECTED:
@@ -225,8 +239,13 @@ class Specializer:
         while True:
             values = {index: plain(np.array(value_of(index))) for index in self.value_inputs}
             try:
-                made = self._as_expected(specs, values, value_of) if self.repeated else None
-                return made or self._refined(specs, values)
+                made = self._recorded(specs, values)
+                if made is not None:
+                    return made
+                with few_collections():
+                    if self.repeated:
+                        made = self._as_expected(specs, values, value_of)
+                    return made or self._refined(specs, values)
             except MoreValueInputs as more:
                 self.value_inputs = tuple(sorted({*self.value_inputs, *more.indices}))
                 self._forget_classes()  # of fewer elements
@@ -327,6 +346,15 @@ class Specializer:
             refine(graph, known.shapes)
             return Walk(self, graph, specs, values, before=known, expected=expected).run()
 
+    def _recorded(self, specs: Sequence[Spec], values: Mapping[int, Array]) -> Program | None:
+        """The program by what was recorded with other sizes; ``None`` if there is nothing."""
+        if self._may_have_class(values):
+            for known_class in self._classes:
+                made = known_class.recorded(specs, values)
+                if made is not None:
+                    return made
+        return None
+
     def _by_class(
         self, refine: Refine, specs: Sequence[Spec], values: Mapping[int, Array]
     ) -> Program | None:
@@ -335,7 +363,7 @@ class Specializer:
         Raises:
             OtherShapes: Emitters make other shapes than were predicted.
         """
-        if self.repeated or any(array.dtype != np.int64 for array in values.values()):
+        if not self._may_have_class(values):
             return None
         for known_class in self._classes:
             made = known_class.program(specs, values)
@@ -344,6 +372,9 @@ class Specializer:
         if self._have_varied(specs, values):
             return self._learned(refine, specs, values)
         return None
+
+    def _may_have_class(self, values: Mapping[int, Array]) -> bool:
+        return not self.repeated and all(array.dtype == np.int64 for array in values.values())
 
     def _forget_classes(self) -> None:
         self._classes: list[ClassPrograms] = []

@@ -48,6 +48,16 @@ class ClassPrograms:
         self.needs_numbers = False
         self.settled = shapes.settled()
 
+    def recorded(self, specs: Sequence[Spec], values: Mapping[int, Array]) -> Program | None:
+        """The program by what was recorded with other sizes; ``None`` if there is nothing.
+
+        Args:
+            specs: Shape and type of every input.
+            values: The elements of those that are known before a run.
+        """
+        numbers = self._shapes.numbers(specs, values) if self._recorded else None
+        return None if numbers is None else self._instance(numbers)
+
     def program(self, specs: Sequence[Spec], values: Mapping[int, Array]) -> Program | None:
         """The program for inputs of these shapes; ``None`` if they are of another class.
 
@@ -62,12 +72,9 @@ class ClassPrograms:
         numbers = self._shapes.numbers(specs, values)
         if numbers is None:
             return None
-        for recorded in self._recorded:
-            found = recorded.program(numbers)
-            if found is not None:
-                self._recorded.remove(recorded)
-                self._recorded.insert(0, recorded)  # the next sizes are often alike
-                return found
+        found = self._instance(numbers)
+        if found is not None:
+            return found
         if self._left:
             self._left -= 1
             made = self._record(numbers)
@@ -79,6 +86,15 @@ class ClassPrograms:
         known = self._shapes.known(numbers)
         graph = self._shapes.graph(numbers)
         return Walk(self._owner, graph, specs, values, before=known).run()
+
+    def _instance(self, numbers: Sequence[Any]) -> Program | None:
+        for recorded in self._recorded:
+            found = recorded.program(numbers)
+            if found is not None:
+                self._recorded.remove(recorded)
+                self._recorded.insert(0, recorded)  # the next sizes are often alike
+                return found
+        return None
 
     def _record(self, numbers: Sequence[Any]) -> RecordedProgram | None:
         """What emitters say for sizes that stand for others; ``None`` if they need numbers."""

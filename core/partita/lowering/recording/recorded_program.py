@@ -5,6 +5,7 @@ An instance costs evaluating the expressions and copying the steps.
 
 from __future__ import annotations
 
+import abc
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
@@ -27,8 +28,10 @@ from partita.lowering.program import (
     Step,
     bytes_of_calls,
 )
-from partita.lowering.recording.later_steps import LaterOffsets, LaterSteps
+from partita.lowering.recording.later_steps import Later, LaterOffsets
 from partita.lowering.shapes.symbolic_size import Recording, Size, holds_sizes, present
+from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
+from partita.tensors.array_state import data_address
 
 
 class RecordedProgram:
@@ -71,7 +74,7 @@ class RecordedProgram:
         ]
         form.finish()
         self._form = form
-        self._asked: tuple[Arguments, list[tuple[int, Any]]] = (), []
+        self._asked: _Asked | None = None
         self._kept_bytes = bytes_of_calls(program.steps, program.ops) + form.table_bytes
 
     def program(self, before: Sequence[Any]) -> Program | None:
@@ -84,6 +87,7 @@ class RecordedProgram:
         if numbers is None:
             return None
         filled = self._form.filled(numbers)
+        lock = InterruptSafeLock()
         rest = None
         if self._rest is not None:
             template, places = self._rest
@@ -91,16 +95,16 @@ class RecordedProgram:
         recorded = Recorded(
             self._made,
             numbers,
-            works=_those(filled, self._works),
+            works=partial(_those, filled, self._works),
             idle=[number for number, place in self._whens if not numbers[place]],
             late=frozenset(_made(filled, self._late)),
-            elements=partial(self._elements, filled),
+            addresses=partial(self._addresses, filled, lock),
         )
         return Program(
-            inputs=_made(filled, self._inputs),
+            inputs=Later(len(self._inputs), partial(self._input, filled), lock),
             outputs=_made(filled, self._outputs),
-            steps=LaterSteps(len(self._steps), partial(self._step, filled)),
-            offsets=LaterOffsets(partial(self._places_in_arena, filled)),
+            steps=Later(len(self._steps), partial(self._step, filled), lock),
+            offsets=LaterOffsets(partial(self._places_in_arena, filled), lock),
             arena_bytes=filled[self._arena_bytes],
             owned=_made(filled, self._owned),
             ops=self._ops,
@@ -108,6 +112,10 @@ class RecordedProgram:
             kept_bytes=self._kept_bytes,
             recorded=recorded,
         )
+
+    def _input(self, filled: list[Any], index: int) -> Operand:
+        operand: Operand = _thing(filled, self._inputs[index])
+        return operand
 
     def _step(self, filled: list[Any], number: int) -> Step:
         """A step of a program."""
@@ -125,21 +133,48 @@ class RecordedProgram:
         operands, offsets = (_made(filled, places) for places in self._offsets)
         return dict(zip(operands, offsets, strict=True))
 
-    def _elements(self, filled: list[Any], arguments: Arguments) -> list[Array]:
-        """The elements of constant arguments, of which no operands have to be made."""
-        asked, places = self._asked
-        if asked is not arguments:
-            places = [self._place_of_elements(*argument) for argument in arguments]
-            self._asked = arguments, places
-        return [_thing(filled, place) if place >= 0 else array for place, array in places]
+    def _addresses(self, filled: list[Any], lock: InterruptSafeLock, arguments: Arguments) -> Array:
+        """Where constant arguments lie, of which no operands have to be made."""
+        asked = self._asked
+        if asked is None or asked.arguments is not arguments:
+            asked = self._asked = self._ask(arguments)
+        found: Array = asked.distances + data_address(self._form.tables(filled))
+        with lock:  # of arrays that two requests made, one would be gone
+            for index, place, given in asked.others:
+                found[index] = data_address(given if place < 0 else _thing(filled, place))
+        return found
+
+    def _ask(self, arguments: Arguments) -> _Asked:
+        places = [self._place_of_elements(*argument) for argument in arguments]
+        distances = [self._form.distance(place) for place, _ in places]
+        return _Asked(
+            arguments,
+            np.array([distance or 0 for distance in distances], np.int64),
+            [(n, *places[n]) for n, distance in enumerate(distances) if distance is None],
+        )
 
     def _place_of_elements(self, number: int, position: int) -> tuple[int, Any]:
         """Where the elements of a constant argument are, or -1 and the elements themselves."""
         step = self._steps[number]
         if not isinstance(step, _StepForm):
             return -1, step.args[position].const
-        thing = self._form.thing(self._places[self._starts[number] + 3 + position])
+        place = self._places[self._starts[number] + 3 + position]
+        thing = self._form.thing(place)
         return (thing.const, None) if isinstance(thing, _OperandForm) else (-1, thing.const)
+
+
+class _Asked(NamedTuple):
+    """How it is told where constant arguments lie.
+
+    Attributes:
+        arguments: Numbers of a step and of one of its arguments.
+        distances: From the first table, in bytes, of those that are tables.
+        others: The index of each other one, and the place or the array that it is.
+    """
+
+    arguments: Arguments
+    distances: Array
+    others: list[tuple[int, int, Any]]
 
 
 _Getter = Callable[[Sequence[Any]], tuple[Any, ...]]
@@ -192,14 +227,14 @@ class _StepForm(NamedTuple):
     cleared: int
 
 
-class _PerSizeValue:
+class _PerSizeValue(abc.ABC):
     """In the place of what is made for each size."""
 
     __slots__ = ()
 
+    @abc.abstractmethod
     def __call__(self, filled: list[Any]) -> Any:
-        """What stands there, made of what stands before it."""
-        raise NotImplementedError  # a table's place is filled with a part of the memory of all
+        """What stands there, made of what else there is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +246,20 @@ class _Made(_PerSizeValue):
     def __call__(self, filled: list[Any]) -> Any:
         """What the function makes."""
         return self.make(filled)
+
+
+@dataclass(frozen=True, slots=True)
+class _Table(_PerSizeValue):
+    """A table, which is a part of memory that all of them share."""
+
+    start: int
+    size: int
+    shape: tuple[int, ...]
+
+    def __call__(self, filled: list[Any]) -> Array:
+        """The table."""
+        table: Array = filled[-1][self.start : self.start + self.size]
+        return table if len(self.shape) == 1 else table.reshape(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +303,6 @@ class _Form:
         self._getters: dict[tuple[int, ...], _Getter] = {}
         self._shared: dict[Any, int] = {}
         self._elements: list[Any] = []
-        self._tables: list[tuple[int, slice, tuple[int, ...]]] = []
         self._varying = np.zeros(0, np.int32)
         self._sources: _Places = ()
         self._template = np.zeros(0, np.int64)
@@ -280,13 +328,19 @@ class _Form:
 
     def filled(self, numbers: Sequence[Any]) -> list[Any]:
         """All things for these numbers, or what makes them: :func:`_thing`."""
-        filled = [*numbers, *self._things]
         memory = self._template.copy()
         memory[self._varying] = _those(numbers, self._sources)
-        for place, part, shape in self._tables:
-            table = memory[part]
-            filled[place] = table if len(shape) == 1 else table.reshape(shape)
-        return filled
+        return [*numbers, *self._things, memory]
+
+    def tables(self, filled: list[Any]) -> Array:
+        """The memory of all tables among these things, which are int64."""
+        memory: Array = filled[-1]
+        return memory
+
+    def distance(self, place: int) -> int | None:
+        """How many bytes behind the first table that at a place lies; ``None`` of other things."""
+        table = self.thing(place) if place >= self._numbers else None
+        return self._template.itemsize * table.start if isinstance(table, _Table) else None
 
     def step(self, step: Step, into: array[int]) -> Step | _StepForm:
         """A step, itself if it does not depend on sizes.
@@ -394,17 +448,12 @@ class _Form:
         known = self._shared.get(same)
         if known is not None:
             return known
-        place = self._shared[same] = self._put(_TABLE)
-        start = len(self._elements)
+        place = self._put(_Table(len(self._elements), len(elements), table.shape))
+        self._shared[same] = place
         self._elements += elements
-        self._tables.append((place, slice(start, len(self._elements)), table.shape))
         return place
 
 
 def _is_computed(const: Array) -> bool:
     """Whether a constant stands for a whole array, as :meth:`Builder.computed` makes it."""
     return const.ndim == 0 and isinstance(present(const.item()), np.ndarray)
-
-
-_TABLE = _PerSizeValue()
-"""In the place of a table, which is a part of memory that all of them share."""

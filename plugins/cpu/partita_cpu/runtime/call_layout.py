@@ -50,7 +50,7 @@ class CallLayout:
         patched: The slots of these arguments' addresses, of steps that a thread pool calls.
         python_inputs: The inputs that calls of Python have as arguments, and where.
         input_slots: For each input the slots of its address; ``None`` for those of Python.
-        cleared: By step the slot of the address of what is cleared before, and its cache lines.
+        cleared: The steps before which something is cleared, and the slots of its addresses.
     """
 
     def __init__(self, program: Program, walks: bool) -> None:
@@ -63,12 +63,12 @@ class CallLayout:
         self.inputs: list[list[Place]] = [[] for _ in program.inputs]
         self.outputs: list[list[Place]] = [[] for _ in program.outputs]
         self.patched: dict[Place, int] = {}
-        self.cleared: dict[int, tuple[int, int]] = {}
         self._alive: list[Array] = []
         self._tables: dict[int, Place] = {}
         self._made: list[tuple[int, int]] = []
         of_outputs = self._find_places(program)
         of_inputs = {place for places in self.inputs for place in places}
+        cleared: list[tuple[int, int]] = []
         values: list[Any] = []
         in_arena: list[int] = []
         for number, (step, entry) in enumerate(zip(program.steps, entries, strict=True)):
@@ -85,8 +85,10 @@ class CallLayout:
                     else:
                         values[slot] = self._address(program, place, slot, in_arena)
                 if position == step.cleared:
-                    self.cleared[number] = slot, -(-step.args[position].nbytes // ALIGNMENT)
-        self._table_slots = [*self._tables]
+                    cleared.append((number, slot))
+                    self.rows[number, 4] = -(-step.args[position].nbytes // ALIGNMENT)
+        self.cleared = np.array(cleared, np.int64).reshape(-1, 2).T
+        self._table_slots = np.array([*self._tables], np.int64)
         self._table_arguments = tuple(self._tables.values())
         self.python_inputs, self.input_slots = self._ways_of_inputs()
         self._words = _Words(values, frozenset(in_arena))
@@ -99,12 +101,11 @@ class CallLayout:
             arena: Where its intermediate tensors lie.
             buffers: Memory of its outputs.
         """
-        numbers = () if program.recorded is None else program.recorded.numbers
-        slots = self._words.filled(numbers, arena)
+        recorded = program.recorded
+        slots = self._words.filled(() if recorded is None else recorded.numbers, arena)
         words = slots.data
-        tables = program.elements(self._table_arguments)
-        for slot, table in zip(self._table_slots, tables, strict=True):
-            words[slot] = data_address(table)
+        if recorded is not None and self._table_arguments:
+            slots[self._table_slots] = recorded.addresses(self._table_arguments)
         for slot, index in self._made:
             buffer = buffers[index]
             words[slot] = 0 if buffer is None else data_address(buffer)

@@ -63,30 +63,36 @@ class CallTable:
         self._layout = layout  # which keeps arrays whose addresses are in the slots
         self._places = layout.patched
         self._is_native = layout.is_native
-        work = np.array(program.works if pool.size > 1 else ())
         start = data_address(slots)
-        self._rows = layout.rows.copy()
-        self._rows[:, 1] += start
-        if pool.size > 1:
-            self._rows[:, 2] = pool.size * (work >= SHARED_WORK)
-        for number, (slot, lines) in layout.cleared.items():
-            self._rows[number, 3:] = self._words[slot], lines
-        if idle := list(program.idle):
-            self._rows[idle] = idle_trampoline(), start, 0, 0, 0
-            if pool.size > 1:
-                work[idle] = 0
-        self._address = data_address(self._rows)
+        rows = self._rows = layout.rows.copy()
+        rows[:, 1] += start
+        numbers, cleared = layout.cleared
+        rows[numbers, 3] = slots[cleared]
+        idle = list(program.idle)
+        if idle:
+            rows[idle] = idle_trampoline(), start, 0, 0, 0
+        wakes = None if pool.size == 1 else self._share(np.array(program.works), idle)
+        self._address = data_address(rows)
         self._segments = [
             _Steps(
-                first, last, self._rows_of(first, last, work) if layout.is_native[first] else None
+                first,
+                last,
+                Rows(
+                    self._address, first, last, wakes is not None and bool(wakes[first:last].any())
+                )
+                if layout.is_native[first]
+                else None,
             )
             for first, last in layout.segments
         ]
         self._single: dict[int, Rows] = {}
 
-    def _rows_of(self, first: int, last: int, work: Array) -> Rows:
-        shared = self._pool.size > 1 and bool(work[first:last].max() >= WAKING_WORK)
-        return Rows(self._address, first, last, shared)
+    def _share(self, work: Array, idle: Sequence[int]) -> Array:
+        """Has threads share large steps; which of these are worth waking threads for."""
+        work[idle] = 0
+        self._rows[:, 2] = self._pool.size * (work >= SHARED_WORK)
+        wakes: Array = work >= WAKING_WORK
+        return wakes
 
     def can_patch(self, number: int, position: int) -> bool:
         """Whether :meth:`patch` can change an argument."""

@@ -33,9 +33,6 @@ class Memory:
         self._buffers = buffers
         self.start = data_address(arena)
         self._arrays: dict[Operand, Array] = {}
-        self._places: dict[Operand | None, list[int]] = {}
-        for place, owner in enumerate(program.owned):
-            self._places.setdefault(owner, []).append(place)
 
     def array(self, operand: Operand) -> Array:
         """The memory of an intermediate tensor."""
@@ -60,8 +57,8 @@ class Memory:
             return arg.const
         if arg.root in self._program.offsets:
             return self.array(arg)
-        for place in self._places.get(arg.root, ()):
-            if (buffer := self._buffers[place]) is not None:
+        for buffer, owner in zip(self._buffers, self._program.owned, strict=True):
+            if owner is arg.root and buffer is not None:
                 return buffer.reshape(arg.shape)
         return arg
 

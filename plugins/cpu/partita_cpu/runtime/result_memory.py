@@ -49,7 +49,7 @@ class ResultMemory:
             grown = 0 if block is None else 2 * block.size
             block = self._blocks[index] = aligned_empty((max(grown, nbytes),), _BYTE)
             self.version += 1
-        return block[:nbytes].view(operand.dtype).reshape(operand.shape)
+        return np.ndarray(operand.shape, operand.dtype, block)
 
     def leave(self) -> None:
         """Leaves the memory to who has the last results; later ones lie elsewhere."""
