@@ -79,6 +79,10 @@ def _may_take_rows(ports: DecoderPorts, core: Core, device: str) -> bool:
     return not any(isinstance(dim, int) for dim in first) and "cache_position" not in ports.inputs
 
 
+_SOME_TOKENS = 4
+"""Of each row in a run that is made ahead, as prompts are read together."""
+
+
 class Decoder:
     """One request of a compiled decoder, with the caches of its sequences.
 
@@ -135,7 +139,7 @@ class Decoder:
                 self.request.set_tensor(name, np.zeros(dims, port.dtype or np.float32))
 
     def warm_up(self) -> None:
-        """Makes a run of one token that no sequence sees, so that later ones need not prepare."""
+        """Makes short runs that no sequence sees, so that later ones need not prepare."""
         none = np.zeros(self.batch, np.int64)
         self.run(none[:, None], none, none.astype(bool))
         self._begin()
@@ -146,6 +150,8 @@ class Decoder:
         except InferError:
             return  # the device keeps caches elsewhere; runs take all rows
         self.run_row(0, none[:1], 0)
+        some = min(_SOME_TOKENS, self.capacity or 1)
+        self.run(np.zeros((self.batch, some), np.int64), none, none.astype(bool))
 
     def _begin(self) -> None:
         """Gives a cache that grows its beginning.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from numbers import Integral
 from typing import Any, TypedDict, Unpack
 
@@ -160,6 +161,8 @@ class Generator:
         self._batch = ContinuousBatch(self._decoder, self.chunk, self.statistics)
         self._lock = FairLock()
         self._decoder.warm_up()
+        with suppress(TokenizerError):  # it is made now, and what is wrong told to who needs it
+            _ = self.tokenizer
         self._vocabulary_size = self._logits_size()
 
     @property

@@ -532,7 +532,7 @@ def made_ahead(
     ports: Sequence[Port],
     layouts: Mapping[Port, MemoryLayout],
     make: Callable[[Sequence[Spec], Callable[[int], Array]], T],
-    size: int | None = None,
+    sizes: Mapping[str, int] | None = None,
 ) -> T | None:
     """What a compiled model makes before its first run, such as a program.
 
@@ -540,17 +540,16 @@ def made_ahead(
         ports: Its inputs.
         layouts: Those of ports whose tensors lie in memory otherwise than they say.
         make: Called as :meth:`Specializer.program`.
-        size: For the dimension that varies, where there is one such symbol.
+        sizes: Of dimensions that vary, by symbol.
 
     Returns:
         What was made; ``None`` if that depends on a shape or on elements that only a run has.
     """
     specs: list[Spec] = []
-    symbols = {dim for port in ports for dim in port.shape or () if not isinstance(dim, int)}
     for port in ports:
         shape = port.shape
-        if size is not None and shape is not None and len(symbols) == 1 and None not in symbols:
-            shape = tuple(size if isinstance(dim, str) else dim for dim in shape)
+        if sizes is not None and shape is not None:
+            shape = tuple(sizes.get(dim, dim) if isinstance(dim, str) else dim for dim in shape)
         if not is_static(shape) or port.dtype is None:
             return None
         layout = layouts.get(port)

@@ -7,6 +7,7 @@ import pytest
 from onnx import parser
 
 import partita
+from partita.lowering.recording.later_steps import LaterSteps
 from partita.zoo import builtin
 
 LATE = """
@@ -18,6 +19,16 @@ g (float[N] x) => (float[M] z) <int64[1] axis = {0}> {
 }
 """
 """How long z is, only the run tells."""
+
+VARYING = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[N, 64] x) => (float[N, 64] z) {
+  [first] y = Softmax <axis = 0> (x)
+  [second] t = Softmax <axis = 1> (y)
+  [last] z = Div (t, t)
+}
+"""
+"""Its programs are recorded for all N."""
 
 
 def steps_of(request):
@@ -56,3 +67,25 @@ def test_what_a_run_itself_made_known_is_told_too():
     np.testing.assert_array_equal(result[0], [0, 2])
     names = [name for name, _ in steps_of(request)]
     assert names.index("found") < names.index("last")
+
+
+@pytest.mark.parametrize("device", ["CPU", "HETERO:CPU"])
+def test_steps_of_a_size_are_made_for_who_asks_for_them(device, monkeypatch):
+    """A decoder's second token took as long as eight, since steps were made to be told of."""
+    asked = []
+    step = LaterSteps.__getitem__
+    monkeypatch.setattr(
+        LaterSteps, "__getitem__", lambda self, index: asked.append(index) or step(self, index)
+    )
+    model = parser.parse_model(VARYING)
+    request = partita.Core().compile_model(model, device).create_infer_request()
+    for size in range(4, 12):
+        request.infer({"x": np.ones((size, 64), np.float32)})
+    asked.clear()
+    x = np.ones((3, 64), np.float32)
+    kept = [request.infer({"x": x}, share_outputs=True)[0] for _ in range(4)]
+    kept.append(request.infer({"x": kept[-1]})[0])  # what was read is left to the application
+    assert asked == []
+    np.testing.assert_array_equal(kept[-1], x)
+    assert "last" in {name for _, name, _ in request.explain_execution().rows()}
+    assert asked != []

@@ -9,6 +9,7 @@ import partita
 from partita.errors import InputError
 from partita.generate import Generator
 from partita.generate.decoder import Decoder, prepare
+from partita.lowering.recording import class_programs
 
 ROWS = 3
 EVERYONE = np.ones(ROWS, bool)
@@ -102,3 +103,22 @@ def test_rows_that_are_not_there(made):
     keys = part.query_state()[0]
     with pytest.raises(InputError, match="give the request with all rows another shape"):
         keys.state = np.zeros((1, *keys.state.shape[1:]), np.float32)
+
+
+def test_programs_of_prompts_are_there_before_the_first_one(made, monkeypatch):
+    """The first prompts of a batch waited for recordings, which took as long as ten of them."""
+    generator = Generator(partita.Core().read_model(made[0]), "CPU", 64, batch=ROWS)
+    recorded = []
+    record = class_programs.RecordedProgram
+
+    def counted(*args):
+        recorded.append(args)
+        return record(*args)
+
+    monkeypatch.setattr(class_programs, "RecordedProgram", counted)
+    for count in (9, 2, 20, 1):
+        assert len(list(generator.generate(TEXTS[0][:count], max_new_tokens=2))) == 2
+    for count in (4, 24):  # of few tokens all rows are read at once
+        prompts = [text[:count] for text in TEXTS]
+        assert len(list(generator.generate_batch(prompts, max_new_tokens=2))) == 2 * ROWS
+    assert recorded == []

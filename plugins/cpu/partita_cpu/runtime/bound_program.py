@@ -23,6 +23,9 @@ from partita_cpu.runtime.result_memory import ResultMemory
 from partita_cpu.threads.step_team import PARALLEL_WORK, Team
 
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
+Explanation = Callable[[], tuple[ExecutedStep, ...]]
+"""Tells the kernels of a run, in order."""
+
 Times = list[tuple[OpRecord, int, int]]
 """Operation, wall time and CPU time (of the calling thread) in nanoseconds."""
 
@@ -93,9 +96,15 @@ class BoundProgram:
         """What keeping it costs, roughly: its calls, without its rest."""
         return self._own_bytes
 
-    def explain(self) -> tuple[ExecutedStep, ...]:
-        """The kernels, in order, those too that a run itself made known."""
-        return kernels_of(self._program) + (() if self._rest is None else self._rest.explain())
+    def explanation(self) -> Explanation:
+        """What tells the kernels, in order, those too that the last run itself made known.
+
+        It holds no memory of the request. Steps of a recorded program, which take as long to make
+        as several tokens of a decoder, are made when it is asked.
+        """
+        program = self._program
+        rest = () if self._rest is None else self._rest.explain()
+        return lambda: _kernels_of(program) + rest
 
     def run(self, inputs: Sequence[Array], outputs: Sequence[Array | None] | None) -> list[Array]:
         """Walks the calls; see `GraphRunner.run`."""
@@ -316,7 +325,7 @@ def uncopied(arrays: Sequence[Array]) -> list[Array] | None:
     return taken if all(new.ctypes.data == old.ctypes.data for new, old in pairs) else None
 
 
-def kernels_of(program: Program) -> tuple[ExecutedStep, ...]:
+def _kernels_of(program: Program) -> tuple[ExecutedStep, ...]:
     """The kernels of a program's steps, in order, and the operations that they compute."""
     taken = (step for step in program.steps if step.when)
     return tuple(ExecutedStep(step.op.name, step.fn.__name__) for step in taken)

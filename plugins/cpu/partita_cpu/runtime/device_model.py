@@ -6,7 +6,7 @@ import contextlib
 import copy
 import functools
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -216,9 +216,24 @@ class CpuModel(DeviceModel):
             load_kernels(program)
         elif self._in_place:
             with contextlib.suppress(CompileError):  # as the run that needs it will say
-                for tokens in _TOKENS:
-                    made_ahead(self.inputs, self.laid_out, make, tokens)
+                for sizes in self._usual_sizes():
+                    made_ahead(self.inputs, self.laid_out, make, sizes)
                     self.specializer.programs.clear()  # what is recorded makes them again
+
+    def _usual_sizes(self) -> Iterator[Mapping[str, int]]:
+        """Sizes of a decoder's runs, by symbol: of one sequence, with few or many tokens.
+
+        None if more varies than the number of tokens and that of sequences, which is the first
+        dimension of caches.
+        """
+        caches = [self.inputs[index].shape or () for index in self._in_place.values()]
+        sequences = {shape[0] for shape in caches if shape and isinstance(shape[0], str)}
+        dims = [dim for port in self.inputs for dim in port.shape or ()]
+        varying = {dim for dim in dims if isinstance(dim, str)} - sequences
+        if len(varying) == 1 and None not in dims:
+            (tokens,) = varying
+            for count in _TOKENS:
+                yield {**dict.fromkeys(sequences, 1), tokens: count}
 
 
 def _arrange(program: Program) -> CallLayout:

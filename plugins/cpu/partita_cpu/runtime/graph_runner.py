@@ -14,7 +14,7 @@ from partita.lowering import Array, OtherSizes, Program, ProgramMaker
 from partita.lowering.program import Spec, plain
 from partita.lowering.recently_used import RecentlyUsed
 from partita.lowering.target import MOST_KEPT_BYTES
-from partita_cpu.runtime.bound_program import BoundProgram, Times, kernels_of, uncopied
+from partita_cpu.runtime.bound_program import BoundProgram, Explanation, Times, uncopied
 from partita_cpu.runtime.program_memory import aligned_empty, lent_arena
 from partita_cpu.runtime.result_memory import ResultMemory
 from partita_cpu.threads.step_team import Team
@@ -79,7 +79,7 @@ class GraphRunner:
         self._last_specs: list[Spec] = []
         self._last_values: list[bytes] = []
         self._last: BoundProgram | None = None
-        self._kernels: tuple[ExecutedStep, ...] = ()  # of the last run, if `_last` is None
+        self._kernels: Explanation = tuple  # of the last run, if `_last` is None
         self._unpredicted: GraphRunner | None = None
         self._runs = self._mispredictions = 0
 
@@ -193,7 +193,7 @@ class GraphRunner:
         bound = self._new_bound(program, arena, MOST_KEPT_BYTES, None, None)
         if not bound.bind(arrays, outputs):
             return None
-        self._kernels = kernels_of(program)
+        self._kernels = bound.explanation()
         return bound
 
     def leave_results(self) -> None:
@@ -205,13 +205,13 @@ class GraphRunner:
         for rest in self._rests.values():
             rest.leave_results()
         if self._last is not None:
-            self._kernels = self._last.explain()
+            self._kernels = self._last.explanation()
             self.bound_programs.discard(id(self._last.program))
             self._last = None
 
     def explain(self) -> tuple[ExecutedStep, ...]:
         """The kernels of the last run, in order; none before the first one."""
-        return self._kernels if self._last is None else self._last.explain()
+        return (self._kernels if self._last is None else self._last.explanation())()
 
     @property
     def value_inputs(self) -> tuple[int, ...]:
