@@ -582,9 +582,10 @@ def test_rates_of_attention_follow_from_the_seconds_of_probes():
     seconds = {"of one": 1.0, "of one behind many": 3.0, "of many": 5.0, "of one alone": 0.1}
     layers, places = caches = attention_probe.Caches(19, 2048)
     speed = speed_of_attention(ATTENTION, seconds, caches)
-    rows = attention_probe.ROWS
+    rows, few = attention_probe.ROWS, attention_probe.ROWS_LAYERS
     assert speed.read == layers * 2 * 2 * 16 * 4 * (places - 1) / 2
-    assert speed.multiply == layers * 2 * 4 * 16 * rows**2 / 2 / 4
+    started = 0.1 + (few - 1) * 0.05
+    assert speed.multiply == pytest.approx(few * 2 * 4 * 16 * rows**2 / 2 / (5 - started))
     assert speed.op_seconds == pytest.approx(0.05)
 
 

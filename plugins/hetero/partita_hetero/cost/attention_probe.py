@@ -28,8 +28,9 @@ LEAST_PLACES = 1024
 LAYERS, MOST_LAYERS = 16, 64
 """Operations of a probe, at least and at most."""
 
-ROWS = 256
-"""New tokens of the probe of many."""
+ROWS, ROWS_LAYERS = 256, 4
+"""New tokens of the probe of many, and its operations, at most: they multiply for so long that
+few are enough."""
 
 PROBES = ("of one", "of one behind many", "of many", "of one alone")
 
@@ -56,7 +57,8 @@ class Caches(NamedTuple):
 
     def layers_of(self, probe: str) -> int:
         """Operations of a probe."""
-        return 1 if probe == "of one alone" else self.layers
+        most = {"of one alone": 1, "of many": ROWS_LAYERS}
+        return min(self.layers, most.get(probe, self.layers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,11 +150,14 @@ def speed_of_attention(
     layers, places = caches
     one, behind, many, alone = (seconds[probe] for probe in PROBES)
     nbytes = layers * shape.place_bytes * (places - 1)
-    products = layers * 2 * shape.heads * shape.size * ROWS * ROWS / 2
+    few = caches.layers_of("of many")
+    products = few * 2 * shape.heads * shape.size * ROWS * ROWS / 2
+    op_seconds = max(0.0, one - alone) / (layers - 1)
+    started = alone + (few - 1) * op_seconds
     return AttentionSpeed(
         nbytes / max(behind - one, behind / 10),
-        products / max(many - one, many / 10),
-        max(0.0, one - alone) / (layers - 1),
+        products / max(many - started, many / 10),
+        op_seconds,
     )
 
 

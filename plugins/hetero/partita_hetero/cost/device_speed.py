@@ -61,7 +61,7 @@ MOST_CHAINS = 4
 TINY_SIDE, TINY_PRODUCTS = 64, 16
 """Of the probe of nearly nothing."""
 
-EFFORT = Effort(warm=2, least=7, most=25, seconds=0.5)
+EFFORT = Effort(warm=2, least=3, most=25, seconds=0.5)
 READ_EFFORT = Effort(warm=2, least=7, most=1000, seconds=1.0, least_seconds=1.0)
 TINY_EFFORT = Effort(warm=5, least=200, most=200)
 

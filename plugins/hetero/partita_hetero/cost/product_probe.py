@@ -8,6 +8,7 @@ it, tells what each takes.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,11 +21,17 @@ if TYPE_CHECKING:
 
     from partita.model.model import Model
 
+Array = np.ndarray[Any, Any]
+
 LARGEST = 1 << 24
 """Elements of a matrix in a chain; of a larger one fewer columns are measured."""
 
 MOST_PRODUCTS = 1024
 """In a chain."""
+
+PERIOD = 1_000_003
+"""Random numbers of which all weights are made: a prime, so that no rows are alike. To make as many
+as a probe reads took most of its time."""
 
 
 class ProductChain(NamedTuple):
@@ -262,7 +269,6 @@ def _matrix(product: Product, number: int) -> list[Any]:
         return ir.Value(name=name, shape=ir.Shape(shape), type=kept, const_value=tensor)
 
     kind, rows, columns = product.kind, product.rows, product.columns
-    random = np.random.default_rng(number)
     if not kind.block:
         dtype = ir.DataType.FLOAT if kind.bits == 32 else ir.DataType.FLOAT16
         deviation = np.float32(rows**-0.5)
@@ -271,18 +277,14 @@ def _matrix(product: Product, number: int) -> list[Any]:
                 f"w{number}",
                 dtype,
                 [rows, columns],
-                lambda shape: random.standard_normal(shape, np.float32) * deviation,
+                lambda shape: _repeated(
+                    (_normal() * deviation).astype(dtype.numpy()), number, shape
+                ),
             )
         ]
     blocks = -(-rows // kind.block)
     largest = (1 << kind.bits) - 1
     scale = np.float16(12**0.5 / ((largest**2 - 1) ** 0.5 * rows**0.5))
-
-    def quants(shape: list[int]) -> Any:
-        """Symmetric about the zero point: what passes would grow from product to product else."""
-        low, high = random.integers(1, largest + 1, (2, *shape), np.uint8)
-        return low if kind.bits == 8 else low | high << 4
-
     packed = [columns, blocks, kind.block * kind.bits // 8]
     middle = float(1 << (kind.bits - 1))
     zeros = lazy(
@@ -293,7 +295,7 @@ def _matrix(product: Product, number: int) -> list[Any]:
             f"q{number}",
             ir.DataType.UINT8,
             packed,
-            quants,
+            lambda shape: _repeated(_quants(kind.bits), number, shape),
         ),
         lazy(
             f"s{number}",
@@ -303,6 +305,31 @@ def _matrix(product: Product, number: int) -> list[Any]:
         ),
         *([zeros] if kind.has_zeros else []),
     ]
+
+
+@functools.cache
+def _normal() -> Array:
+    """Normally distributed float32."""
+    return np.random.default_rng(0).standard_normal(PERIOD, np.float32)
+
+
+@functools.cache
+def _quants(bits: int) -> Array:
+    """Bytes of quantized weights, symmetric about the zero point.
+
+    What passes would grow from product to product else.
+
+    Args:
+        bits: 8, or 4 for two weights in a byte.
+    """
+    low, high = np.random.default_rng(0).integers(1, 1 << bits, (2, PERIOD), np.uint8)
+    return low if bits == 8 else low | high << 4
+
+
+def _repeated(numbers: Array, number: int, shape: list[int]) -> Array:
+    """A matrix's elements: numbers again and again, from another one on for each matrix."""
+    start = number * (PERIOD // MOST_PRODUCTS) % PERIOD
+    return np.resize(np.concatenate([numbers[start:], numbers[:start]]), shape)
 
 
 def _product(product: Product, value: Any, weights: list[Any], name: str) -> list[Any]:

@@ -20,6 +20,11 @@
 #include "waiting.cl"
 
 #define ITEMS (KEYS * LANES)
+#if KEYS * LANES > 1
+#define UNROLLED _Pragma("unroll")
+#else  // a group of one item, as on processors, has loops over whole keys: PoCL takes 7 s to unroll
+#define UNROLLED
+#endif
 #define NEVER (-FLT_MAX)
 #define SCORES (ROWS * AT_ONCE)
 #if defined(NVIDIA) && LANES <= 32 && (LANES & (LANES - 1)) == 0 && ITEMS % 32 == 0
@@ -29,9 +34,9 @@
 // Adds up what the items of a set have; all of them get the sums.
 void sum_over_set(float* scores, __local float* partial, const int tid) {
 #ifdef IN_WARPS
-  #pragma unroll
+  UNROLLED
   for (int i = 0; i < SCORES; i++) {
-    #pragma unroll
+    UNROLLED
     for (int step = LANES / 2; step > 0; step /= 2) {
       float other;
       asm volatile("shfl.sync.bfly.b32 %0, %1, %2, 31, 0xffffffff;"
@@ -40,10 +45,10 @@ void sum_over_set(float* scores, __local float* partial, const int tid) {
     }
   }
 #else
-  #pragma unroll
+  UNROLLED
   for (int i = 0; i < SCORES; i++) partial[i * ITEMS + tid] = scores[i];
   barrier(CLK_LOCAL_MEM_FENCE);
-  #pragma unroll
+  UNROLLED
   for (int i = 0; i < SCORES; i++) {
     float sum = 0.0f;
     for (int lane = 0; lane < LANES; lane++) sum += partial[i * ITEMS + tid / LANES * LANES + lane];
@@ -56,7 +61,7 @@ void sum_over_set(float* scores, __local float* partial, const int tid) {
 // The largest that a set of the warp has, or the sum of what all its sets have.
 #if defined(IN_WARPS) && LANES >= 4
 #define OVER_SETS(v, JOIN) \
-  _Pragma("unroll") \
+  UNROLLED \
   for (int step = LANES; step < 32; step *= 2) { \
     float other; \
     asm volatile("shfl.sync.bfly.b32 %0, %1, %2, 31, 0xffffffff;" \
@@ -85,17 +90,17 @@ typedef struct { float v[WIDTH]; } Elements;
 #define FETCH(to, from) fetch((to).v, from)
 #define LEAVE_OUT(to) \
   { \
-    _Pragma("unroll") \
+    UNROLLED \
     for (int i = 0; i < WIDTH; i++) (to).v[i] = 0.0f; \
   }
 #define NUMBERS_OF(to, elements) \
   { \
-    _Pragma("unroll") \
+    UNROLLED \
     for (int i = 0; i < WIDTH; i++) (to)[i] = (elements).v[i]; \
   }
 void fetch(float* to, __global const CACHE* from) {
 #if WIDTH % 8 == 0
-  #pragma unroll
+  UNROLLED
   for (int i = 0; i < WIDTH; i += 8) GET_CACHE8(to + i, from, i);
 #else
   for (int i = 0; i < WIDTH; i++) to[i] = GET_CACHE(from, i);
@@ -120,7 +125,7 @@ void fetch(float* to, __global const CACHE* from) {
 #define NEW_LOADS ((APPENDS * SIZE + ITEMS - 1) / ITEMS)
 #if QUERY_LOADS <= 8  // there are registers enough for loads in flight
 #define EARLY
-#define UNROLL_IF_EARLY _Pragma("unroll")
+#define UNROLL_IF_EARLY UNROLLED
 #else
 #define UNROLL_IF_EARLY
 #endif
@@ -167,7 +172,7 @@ void cache_attention(
   const int first = tile * ROWS;
 #ifdef EARLY
   float own[QUERY_LOADS], other[QUERY_LOADS];
-  #pragma unroll
+  UNROLLED
   for (int j = 0; j < QUERY_LOADS; j++) {
     const int i = j * ITEMS + tid, r = first + i / SIZE, token = r / group, d = i % SIZE;
     own[j] = other[j] = 0.0f;
@@ -183,7 +188,7 @@ void cache_attention(
   __local float new_keys[APPENDS * SIZE], new_values[APPENDS * SIZE];
 #ifdef EARLY
   float own_key[NEW_LOADS], other_key[NEW_LOADS], new_value[NEW_LOADS];
-  #pragma unroll
+  UNROLLED
   for (int j = 0; j < NEW_LOADS; j++) {
     const int i = j * ITEMS + tid, token = i / SIZE, d = i % SIZE;
     own_key[j] = other_key[j] = new_value[j] = 0.0f;
@@ -236,7 +241,7 @@ void cache_attention(
     key_scales[0] = value_scales[0] = 0.0f;
   }
 #endif
-  #pragma unroll
+  UNROLLED
   for (int a = 1; a < AT_ONCE; a++) FETCH_KEY(a, KEY_OF(a), end)
 #ifdef EARLY
 #define OWN(head, j, d) own[j]
@@ -278,22 +283,22 @@ void cache_attention(
 #endif
   barrier(CLK_LOCAL_MEM_FENCE);
   float query[ROWS][WIDTH];
-  #pragma unroll
+  UNROLLED
   for (int r = 0; r < ROWS; r++)
-    #pragma unroll
+    UNROLLED
     for (int i = 0; i < WIDTH; i++) query[r][i] = queries[r * SIZE + d0 + i];
 
   float top[ROWS], weight[ROWS], sums[ROWS][WIDTH];
-  #pragma unroll
+  UNROLLED
   for (int r = 0; r < ROWS; r++) {
     top[r] = NEVER;
     weight[r] = 0.0f;
-    #pragma unroll
+    UNROLLED
     for (int i = 0; i < WIDTH; i++) sums[r][i] = 0.0f;
   }
   for (int block = 0; KEY_OF(block) - set < end; block += AT_ONCE) {
     float scores[SCORES], value[AT_ONCE][WIDTH], value_scale[AT_ONCE];
-    #pragma unroll
+    UNROLLED
     for (int a = 0; a < AT_ONCE; a++) {
       float key[WIDTH], key_scale = key_scales[a];
       NUMBERS_OF(key, coming_keys[a]);
@@ -312,7 +317,7 @@ void cache_attention(
         key_scale = as_float(key_row[CODES / 4]);
         value_scale[a] = as_float(value_row[CODES / 4]);
 #else
-        #pragma unroll
+        UNROLLED
         for (int i = 0; i < WIDTH; i++) {
           key[i] = new_keys[(place - before) * SIZE + d0 + i];
           value[a][i] = new_values[(place - before) * SIZE + d0 + i];
@@ -320,19 +325,19 @@ void cache_attention(
 #endif
       }
 #endif
-      #pragma unroll
+      UNROLLED
       for (int r = 0; r < ROWS; r++) {
         float dot = 0.0f;
-        #pragma unroll
+        UNROLLED
         for (int i = 0; i < WIDTH; i++) dot = fma(key[i], query[r][i], dot);
         scores[r * AT_ONCE + a] = dot * key_scale;
       }
     }
     if (KEY_OF(block + AT_ONCE) - set < end)
-      #pragma unroll
+      UNROLLED
       for (int a = 0; a < AT_ONCE; a++) FETCH_KEY(a, KEY_OF(block + AT_ONCE + a), end)
     sum_over_set(scores, scratch, tid);
-    #pragma unroll
+    UNROLLED
     for (int r = 0; r < ROWS; r++) {
       const int here = before + (first + r) / group;
 #ifdef BIASED
@@ -342,7 +347,7 @@ void cache_attention(
 #endif
       bool sees[AT_ONCE];
       float highest = top[r];
-      #pragma unroll
+      UNROLLED
       for (int a = 0; a < AT_ONCE; a++) {
         const int place = KEY_OF(block + a);
         sees[a] = place < end;
@@ -364,32 +369,32 @@ void cache_attention(
       const float less = exp(top[r] - highest);
       top[r] = highest;
       weight[r] *= less;
-      #pragma unroll
+      UNROLLED
       for (int i = 0; i < WIDTH; i++) sums[r][i] *= less;
-      #pragma unroll
+      UNROLLED
       for (int a = 0; a < AT_ONCE; a++) {
         const float power = sees[a] ? exp(scores[r * AT_ONCE + a] - highest) : 0.0f;
         const float part = power * value_scale[a];
         weight[r] += power;
-        #pragma unroll
+        UNROLLED
         for (int i = 0; i < WIDTH; i++) sums[r][i] = fma(part, value[a][i], sums[r][i]);
       }
     }
   }
 
   float highest[ROWS];
-  #pragma unroll
+  UNROLLED
   for (int r = 0; r < ROWS; r++) {
     highest[r] = top[r];  // the same from all items of a set
     OVER_SETS(highest[r], fmax)
     maxima[TEAM_OF(tid) * ROWS + r] = highest[r];
   }
   barrier(CLK_LOCAL_MEM_FENCE);
-  #pragma unroll
+  UNROLLED
   for (int r = 0; r < ROWS; r++) {
     for (int s = 0; s < TEAMS; s++) highest[r] = fmax(highest[r], maxima[s * ROWS + r]);
     const float less = exp(top[r] - highest[r]);
-    #pragma unroll
+    UNROLLED
     for (int i = 0; i < WIDTH; i++) {
       sums[r][i] *= less;
       OVER_SETS(sums[r][i], ADDED)
@@ -398,11 +403,11 @@ void cache_attention(
     OVER_SETS(weight[r], ADDED)
     weights[TEAM_OF(tid) * ROWS + r] = weight[r];
   }
-  #pragma unroll
+  UNROLLED
   for (int from = 0; from < ROWS; from += BATCH) {
-    #pragma unroll
+    UNROLLED
     for (int r = from; r < min(from + BATCH, ROWS); r++)
-      #pragma unroll
+      UNROLLED
       for (int i = 0; i < WIDTH; i++)
         if (IS_FIRST_SET(tid)) scratch[(TEAM_OF(tid) * BATCH + r - from) * SIZE + d0 + i] = sums[r][i];
     barrier(CLK_LOCAL_MEM_FENCE);
@@ -411,9 +416,9 @@ void cache_attention(
       if (token >= tokens) break;
       const size_t result = ((size_t)row * tokens + token) * heads * group + head * group + r % group;
       float whole = 0.0f, sum = 0.0f;
-      #pragma unroll
+      UNROLLED
       for (int s = 0; s < TEAMS; s++) whole += weights[s * ROWS + of_group];
-      #pragma unroll
+      UNROLLED
       for (int s = 0; s < TEAMS; s++) sum += scratch[s * BATCH * SIZE + i];
 #if SPLITS == 1
       PUT_TOKEN(y, result * SIZE + d, whole == 0.0f || token >= valid ? 0.0f : sum / whole);
@@ -449,16 +454,16 @@ void cache_attention(
     const size_t result = (((size_t)row * tokens + token) * heads + head) * group + r % group;
     __global const float* parts = partial_sums + result * SPLITS * (SIZE + 2);
     float tops[SPLITS], counts[SPLITS], of_part[SPLITS];  // all loaded at once
-    #pragma unroll
+    UNROLLED
     for (int s = 0; s < SPLITS; s++) {
       tops[s] = parts[s * (SIZE + 2) + SIZE];
       counts[s] = parts[s * (SIZE + 2) + SIZE + 1];
       of_part[s] = parts[s * (SIZE + 2) + d];
     }
     float most = NEVER, whole = 0.0f, sum = 0.0f;
-    #pragma unroll
+    UNROLLED
     for (int s = 0; s < SPLITS; s++) most = fmax(most, tops[s]);
-    #pragma unroll
+    UNROLLED
     for (int s = 0; s < SPLITS; s++) {
       const float less = exp(tops[s] - most);
       whole = fma(less, counts[s], whole);

@@ -12,7 +12,7 @@ import partita
 from partita_hetero.cost import device_speed, product_probe
 from partita_hetero.cost.attention_probe import AttentionSpeed
 from partita_hetero.cost.device_speed import MANY_ROWS, DecoderSizes, DeviceSpeed, Timed
-from partita_hetero.cost.product_probe import ProductChain
+from partita_hetero.cost.product_probe import ProductChain, probe_model
 from partita_hetero.cost.token_work import (
     PLAIN,
     DecoderWork,
@@ -173,3 +173,12 @@ def test_a_device_with_little_room_is_measured_by_fewer_layers():
     assert whole == pytest.approx(1e-2 - 5e-4)  # five operations stand between the products
     assert busy == 0.25
     assert none == ({}, 0.0)
+
+
+@pytest.mark.parametrize("kind", [PLAIN, WeightFormat(16), Q4, WeightFormat(8, 32)])
+def test_each_matrix_of_a_probe_has_numbers_of_its_own(kind):
+    graph = probe_model(kind, 1024, 3, 1).ir.graph
+    name = "q" if kind.block else "w"
+    matrices = [graph.initializers[f"{name}{number}"].const_value.numpy() for number in range(3)]
+    rows = np.concatenate([matrix.reshape(len(matrix), -1) for matrix in matrices])
+    assert len(np.unique(rows, axis=0)) == len(rows)
