@@ -282,7 +282,7 @@ class Recorded(NamedTuple):
 
     Attributes:
         made: What the back-end made of the program with symbolic sizes, once for all of them.
-        numbers: What the sizes come to, by their places.
+        numbers: What the sizes come to, by their places; int64.
         works: Tells :attr:`Step.work` of each step.
         idle: Numbers of the steps that are not called, by :attr:`Step.when`.
         late: The results of steps that tell their shapes when they have run.
@@ -290,8 +290,8 @@ class Recorded(NamedTuple):
     """
 
     made: Any
-    numbers: Sequence[Any]
-    works: Callable[[], Sequence[int]]
+    numbers: Array
+    works: Callable[[], Array]
     idle: Sequence[int]
     late: Set[Operand]
     addresses: Callable[[Arguments], Array]
@@ -343,11 +343,11 @@ class Program:
         return {operand for step in self.steps for operand in step.results}
 
     @property
-    def works(self) -> Sequence[int]:
+    def works(self) -> Array:
         """:attr:`Step.work` of each step."""
         if self.recorded is not None:
             return self.recorded.works()
-        return [step.work for step in self.steps]
+        return np.array([step.work for step in self.steps])
 
     @property
     def idle(self) -> Sequence[int]:

@@ -88,6 +88,7 @@ class Specializer:
     ) -> None:
         self.graph = graph
         self.target = target
+        self.evaluator = target.evaluator
         self.known = dict(known or {})
         self.value_inputs = tuple(sorted(value_inputs))
         self._fixed_value_inputs = self.value_inputs

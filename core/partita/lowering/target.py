@@ -16,6 +16,7 @@ from partita.lowering.shapes.fold_allowance import (
     FoldAllowance,
     foldable,
 )
+from partita.lowering.shapes.size_arithmetic import Evaluator
 from partita.lowering.transformed_weights import Prepacked
 
 Shape = tuple[int, ...]
@@ -50,6 +51,8 @@ class Target:
             class of shapes. Called with such a program; its result, with numbers in place of
             expressions, becomes :attr:`Program.recorded` of every program of the class.
             ``None``: every program is emitted for its sizes.
+        evaluator: Computes arithmetic of sizes, for programs that are recorded
+            (:mod:`partita.lowering.shapes.size_arithmetic`). ``None``: Python does.
         copy: Records a copy of an operand, so that steps also write outputs that are inputs,
             constants or repeated; returns the copy, or ``None`` for an unsupported type. ``None``:
             the engine that runs the program copies them.
@@ -83,6 +86,7 @@ class Target:
     prepacked: Prepacked = field(default_factory=Prepacked)
     most_kept_bytes: int = MOST_KEPT_BYTES
     arrange: Callable[[Program], Any] | None = None
+    evaluator: Evaluator | None = None
     copy: Callable[[Builder, Operand], Operand | None] | None = None
     complete: Callable[[Sequence[Step], Collection[Operand]], list[Step]] | None = None
     settle: Callable[[], None] | None = None

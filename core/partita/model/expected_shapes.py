@@ -8,7 +8,7 @@ model's file (rather than from inference) are sometimes wrong.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from partita.model.model import Model, is_static, value_shape
 from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
@@ -31,6 +31,7 @@ class ExpectedShapes:
         self._model = model
         self.known: OrderedDict[InputShapes, dict[str, Shape]] = OrderedDict()
         self._lock = InterruptSafeLock()
+        self._sizes: tuple[InputShapes | None, Mapping[str, int]] = None, {}  # of the last shapes
         self.symbols = tuple(
             (index, axis, dim)
             for index, port in enumerate(model.inputs)
@@ -38,14 +39,20 @@ class ExpectedShapes:
             if isinstance(dim, str)
         )
 
-    def sizes(self, shapes: Sequence[Shape]) -> dict[str, int]:
+    def sizes(self, shapes: Sequence[Shape]) -> Mapping[str, int]:
         """The size of every symbol of the inputs, but of those that inputs disagree about."""
+        last, found = self._sizes
+        if last is shapes:  # each submodel of a run is asked for them
+            return found
         sizes: dict[str, int] = {}
         for index, axis, symbol in self.symbols:
             size = shapes[index][axis]
             if sizes.setdefault(symbol, size) != size:
                 sizes[symbol] = -1
-        return {symbol: size for symbol, size in sizes.items() if size >= 0}
+        found = {symbol: size for symbol, size in sizes.items() if size >= 0}
+        if isinstance(shapes, tuple):
+            self._sizes = shapes, found
+        return found
 
     def infer(self, name: str, shapes: Sequence[Shape]) -> Shape | None:
         """The shape of a value, or ``None`` where inference does not find it."""

@@ -332,7 +332,7 @@ def test_boxes_of_none_are_no_decision_once_sizes_have_varied():
     recording.close()
     assert recording.repeat([0]) is None  # the last box would reach beyond that
     assert recording.repeat([5]) is not None
-    assert other.go_on([2]) is not None
+    assert other.go_on(recording.repeat([2])) is not None
 
 
 def test_a_reshape_to_none_is_a_decision_in_the_first_class_alone():

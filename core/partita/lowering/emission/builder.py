@@ -41,11 +41,6 @@ def _both(one: int, other: int) -> int:
     return int(bool(one) and bool(other))
 
 
-def _work_of(work: int, *moved: int) -> int:
-    """The work of a step, as given or at least the bytes of its arrays."""
-    return max(work, sum(moved))
-
-
 def _repeated(element: Any, *shape: int) -> Array:
     return np.broadcast_to(element, shape)
 
@@ -293,9 +288,9 @@ class Builder(OperandBuilder):
             fn(*arrays, 0, 1) if shares else fn(*arrays)
             return
         op = self.ops[-1]
-        moved = [arg.nbytes for arg in args if isinstance(arg, Operand)]
-        told = 0 if work is None else work  # a size, of which it is not asked whether it is 0
-        step = Step(fn, args, op, shares, evaluated(_work_of, told, *moved), results)
+        moved = sum(arg.nbytes for arg in args if isinstance(arg, Operand))
+        most = moved if work is None else evaluated(max, work, moved)
+        step = Step(fn, args, op, shares, most, results)
         if present(step.work) >= self._most:  # what a profile says for all sizes alike
             self._most = present(step.work)
             op.exec_type = exec_type

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from partita.errors import CompileError
 from partita.lowering.emission.owner import Owner, Sizes
@@ -19,6 +18,7 @@ from partita.lowering.graph import Graph, Value
 from partita.lowering.program import Array, Program, ProgramMaker, Spec
 from partita.lowering.recording.recorded_program import RecordedProgram
 from partita.lowering.shapes.shape_class import ShapeClass
+from partita.lowering.shapes.size_arithmetic import Numbers
 from partita.lowering.shapes.symbolic_size import holds_sizes
 
 _log = logging.getLogger(__name__)
@@ -87,7 +87,7 @@ class ClassPrograms:
         graph = self._shapes.graph(numbers)
         return Walk(self._owner, graph, specs, values, before=known).run()
 
-    def _instance(self, numbers: Sequence[Any]) -> Program | None:
+    def _instance(self, numbers: Numbers) -> Program | None:
         for recorded in self._recorded:
             found = recorded.program(numbers)
             if found is not None:
@@ -96,7 +96,7 @@ class ClassPrograms:
                 return found
         return None
 
-    def _record(self, numbers: Sequence[Any]) -> RecordedProgram | None:
+    def _record(self, numbers: Numbers) -> RecordedProgram | None:
         """What emitters say for sizes that stand for others; ``None`` if they need numbers."""
         recording, sizes, inputs, values = self._shapes.fork(numbers)
         recording.varied = recording.varied or bool(self._recorded)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import abc
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
 from operator import itemgetter
@@ -29,6 +29,7 @@ from partita.lowering.program import (
     bytes_of_calls,
 )
 from partita.lowering.recording.later_steps import Later, LaterOffsets
+from partita.lowering.shapes.size_arithmetic import Numbers
 from partita.lowering.shapes.symbolic_size import Recording, Size, holds_sizes, present
 from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
 from partita.tensors.array_state import data_address
@@ -65,19 +66,20 @@ class RecordedProgram:
         for step in program.steps:
             self._starts.append(len(self._places))
             self._steps.append(form.step(step, self._places))
-        self._works = form.places(step.work for step in program.steps)
+        self._works = _Filling(_as_work(step.work) for step in program.steps)
         self._late = form.places(operand for step in program.steps for operand in step.results)
         self._whens = [
             (number, form.place(step.when))
             for number, step in enumerate(program.steps)
             if holds_sizes(step.when)
         ]
+        self._results = _Results(form, (*program.outputs, *program.owned))
         form.finish()
         self._form = form
         self._asked: _Asked | None = None
         self._kept_bytes = bytes_of_calls(program.steps, program.ops) + form.table_bytes
 
-    def program(self, before: Sequence[Any]) -> Program | None:
+    def program(self, before: Numbers) -> Program | None:
         """The program for other sizes; ``None`` if something is decided otherwise for them.
 
         Args:
@@ -86,62 +88,64 @@ class RecordedProgram:
         numbers = self._recording.go_on(before)
         if numbers is None:
             return None
-        filled = self._form.filled(numbers)
-        lock = InterruptSafeLock()
+        parts = _Parts(self._form, numbers, self._results.operands(numbers))
         rest = None
         if self._rest is not None:
             template, places = self._rest
-            rest = Continuation(template.specializer, _made(filled, places), template.outputs)
+            rest = Continuation(template.specializer, parts.those(places), template.outputs)
         recorded = Recorded(
             self._made,
-            numbers,
-            works=partial(_those, filled, self._works),
+            numbers.integers,
+            works=partial(self._works.array, numbers),
             idle=[number for number, place in self._whens if not numbers[place]],
-            late=frozenset(_made(filled, self._late)),
-            addresses=partial(self._addresses, filled, lock),
+            late=frozenset(parts.those(self._late)),
+            addresses=partial(self._addresses, parts),
         )
         return Program(
-            inputs=Later(len(self._inputs), partial(self._input, filled), lock),
-            outputs=_made(filled, self._outputs),
-            steps=Later(len(self._steps), partial(self._step, filled), lock),
-            offsets=LaterOffsets(partial(self._places_in_arena, filled), lock),
-            arena_bytes=filled[self._arena_bytes],
-            owned=_made(filled, self._owned),
+            inputs=Later(len(self._inputs), partial(self._input, parts), parts.lock),
+            outputs=parts.those(self._outputs),
+            steps=Later(len(self._steps), partial(self._step, parts), parts.lock),
+            offsets=LaterOffsets(partial(self._places_in_arena, parts), parts.lock),
+            arena_bytes=self._form.number(self._arena_bytes, numbers),
+            owned=parts.those(self._owned),
             ops=self._ops,
             rest=rest,
             kept_bytes=self._kept_bytes,
             recorded=recorded,
         )
 
-    def _input(self, filled: list[Any], index: int) -> Operand:
-        operand: Operand = _thing(filled, self._inputs[index])
+    def _input(self, parts: _Parts, index: int) -> Operand:
+        operand: Operand = _thing(parts.filled, self._inputs[index])
         return operand
 
-    def _step(self, filled: list[Any], number: int) -> Step:
+    def _step(self, parts: _Parts, number: int) -> Step:
         """A step of a program."""
         step = self._steps[number]
         if not isinstance(step, _StepForm):
             return step
         first = self._starts[number]
         count = 3 + step.args + step.results
-        fn, work, when, *rest = _made(filled, self._places[first : first + count])
+        fn, work, when, *rest = _made(parts.filled, self._places[first : first + count])
         args, results = tuple(rest[: step.args]), tuple(rest[step.args :])
         return Step(fn, args, step.op, step.shares, work, results, step.cleared, when=when)
 
-    def _places_in_arena(self, filled: list[Any]) -> dict[Operand, int]:
+    def _places_in_arena(self, parts: _Parts) -> dict[Operand, int]:
         """Where the operands of a program lie."""
-        operands, offsets = (_made(filled, places) for places in self._offsets)
+        operands, offsets = (_made(parts.filled, places) for places in self._offsets)
         return dict(zip(operands, offsets, strict=True))
 
-    def _addresses(self, filled: list[Any], lock: InterruptSafeLock, arguments: Arguments) -> Array:
+    def _addresses(self, parts: _Parts, arguments: Arguments) -> Array:
         """Where constant arguments lie, of which no operands have to be made."""
         asked = self._asked
         if asked is None or asked.arguments is not arguments:
             asked = self._asked = self._ask(arguments)
-        found: Array = asked.distances + data_address(self._form.tables(filled))
-        with lock:  # of arrays that two requests made, one would be gone
-            for index, place, given in asked.others:
-                found[index] = data_address(given if place < 0 else _thing(filled, place))
+        found: Array = asked.distances + data_address(parts.tables)
+        for index, place, given in asked.others:
+            if place < 0:
+                found[index] = data_address(given)
+                continue
+            with parts.lock:  # of arrays that two requests made, one would be gone
+                found[index] = data_address(parts.thing(place))
         return found
 
     def _ask(self, arguments: Arguments) -> _Asked:
@@ -163,6 +167,107 @@ class RecordedProgram:
         return (thing.const, None) if isinstance(thing, _OperandForm) else (-1, thing.const)
 
 
+class _Parts:
+    """What a program for certain sizes is made of.
+
+    Args:
+        form: How it is made.
+        numbers: What sizes come to.
+        made: What is made of them already, by places.
+
+    Attributes:
+        tables: The memory of all tables.
+        lock: Held by who makes something, so that it is there once.
+    """
+
+    __slots__ = ("_filled", "_form", "_given", "_numbers", "lock", "tables")
+
+    def __init__(self, form: _Form, numbers: Numbers, made: Mapping[int, Any]) -> None:
+        self._form, self._numbers, self._given = form, numbers, made
+        self.tables = form.tables(numbers)
+        self.lock = InterruptSafeLock()
+        self._filled: list[Any] | None = None
+
+    @property
+    def filled(self) -> list[Any]:
+        """All things by their places, or what makes them: :func:`_thing`."""
+        if self._filled is None:
+            with self.lock:
+                if self._filled is None:
+                    filled = self._form.filled(self._numbers, self.tables)
+                    for place, made in self._given.items():
+                        filled[place] = made
+                    self._filled = filled
+        return self._filled
+
+    def thing(self, place: int) -> Any:
+        """The thing at a place; what sizes come to is told without the others."""
+        numbers = self._numbers
+        return numbers[place] if place < len(numbers) else _thing(self.filled, place)
+
+    def those(self, places: Iterable[int]) -> tuple[Any, ...]:
+        """The things at some places, most of which are made already."""
+        made = self._given
+        return tuple([made[n] if n in made else self.thing(n) for n in places])
+
+
+class _Filling:
+    """Integers, some of which are sizes.
+
+    Args:
+        numbers: The integers.
+    """
+
+    def __init__(self, numbers: Iterable[Any]) -> None:
+        listed = list(numbers)
+        varying = [n for n, number in enumerate(listed) if type(number) is Size]
+        self._varying = np.array(varying, np.int32)
+        self._sources = np.array([listed[n].place for n in varying], np.int32)
+        fixed = [0 if type(number) is Size else number for number in listed]
+        self._template = np.array(fixed, np.int64)
+
+    @property
+    def nbytes(self) -> int:
+        """What an array takes."""
+        return self._template.nbytes
+
+    def array(self, numbers: Numbers) -> Array:
+        """The integers for what sizes come to."""
+        found = self._template.copy()
+        found[self._varying] = numbers.integers[self._sources]
+        return found
+
+
+class _Results:
+    """The operands of results, which every new size needs; all are made at once.
+
+    Args:
+        form: Where they have places.
+        operands: The operands with symbolic sizes. Those that are made of others are left out.
+    """
+
+    def __init__(self, form: _Form, operands: Iterable[Operand | None]) -> None:
+        sizes: list[Any] = []
+        self._forms: dict[int, tuple[slice, np.dtype[Any], bool]] = {}
+        for operand in operands:
+            if operand is None or (place := form.place(operand)) in self._forms:
+                continue
+            thing = form.thing(place)
+            if isinstance(thing, _OperandForm) and thing.const < 0 and thing.base < 0:
+                dims = slice(len(sizes), len(sizes) + operand.ndim)
+                self._forms[place] = dims, operand.dtype, operand.lasting
+                sizes += operand.shape
+        self._sizes = _Filling(sizes)
+
+    def operands(self, numbers: Numbers) -> dict[int, Operand]:
+        """The operands, by their places."""
+        sizes = self._sizes.array(numbers).tolist()
+        return {
+            place: Operand(tuple(sizes[dims]), dtype, lasting=lasting)
+            for place, (dims, dtype, lasting) in self._forms.items()
+        }
+
+
 class _Asked(NamedTuple):
     """How it is told where constant arguments lie.
 
@@ -176,6 +281,13 @@ class _Asked(NamedTuple):
     distances: Array
     others: list[tuple[int, int, Any]]
 
+
+def _as_work(work: Any) -> Any:
+    """The work of a step in 64 bits."""
+    return work if type(work) is Size else int(min(work, _MOST_WORK))
+
+
+_WORD, _MOST_WORK = 8, 1 << 62
 
 _Getter = Callable[[Sequence[Any]], tuple[Any, ...]]
 
@@ -303,44 +415,39 @@ class _Form:
         self._getters: dict[tuple[int, ...], _Getter] = {}
         self._shared: dict[Any, int] = {}
         self._elements: list[Any] = []
-        self._varying = np.zeros(0, np.int32)
-        self._sources: _Places = ()
-        self._template = np.zeros(0, np.int64)
+        self._tables = _Filling(())
 
     def finish(self) -> None:
         """Makes the tables' common memory; no thing gets a place after that."""
-        varying = [n for n, element in enumerate(self._elements) if type(element) is Size]
-        self._varying = np.array(varying, np.int32)
-        self._sources = array("i", [self._elements[n].place for n in varying])
-        numbers = [0 if type(element) is Size else element for element in self._elements]
-        self._template = np.array(numbers, np.int64)
+        self._tables = _Filling(self._elements)
         self._known, self._elements = {}, []  # as much as all that is kept
         self._getters, self._shared = {}, {}
 
     @property
     def table_bytes(self) -> int:
         """What the tables take."""
-        return self._template.nbytes
+        return self._tables.nbytes
 
     def thing(self, place: int) -> Any:
         """What is the same for all sizes, or makes what depends on them."""
         return self._things[place - self._numbers]
 
-    def filled(self, numbers: Sequence[Any]) -> list[Any]:
-        """All things for these numbers, or what makes them: :func:`_thing`."""
-        memory = self._template.copy()
-        memory[self._varying] = _those(numbers, self._sources)
-        return [*numbers, *self._things, memory]
+    def number(self, place: int, numbers: Numbers) -> Any:
+        """A number, which may be the same for all sizes."""
+        return numbers[place] if place < self._numbers else self.thing(place)
 
-    def tables(self, filled: list[Any]) -> Array:
-        """The memory of all tables among these things, which are int64."""
-        memory: Array = filled[-1]
-        return memory
+    def filled(self, numbers: Numbers, tables: Array) -> list[Any]:
+        """All things for these numbers, or what makes them: :func:`_thing`."""
+        return [*numbers.listed(), *self._things, tables]
+
+    def tables(self, numbers: Numbers) -> Array:
+        """The memory of all tables."""
+        return self._tables.array(numbers)
 
     def distance(self, place: int) -> int | None:
         """How many bytes behind the first table that at a place lies; ``None`` of other things."""
         table = self.thing(place) if place >= self._numbers else None
-        return self._template.itemsize * table.start if isinstance(table, _Table) else None
+        return _WORD * table.start if isinstance(table, _Table) else None
 
     def step(self, step: Step, into: array[int]) -> Step | _StepForm:
         """A step, itself if it does not depend on sizes.

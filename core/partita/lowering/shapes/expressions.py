@@ -7,7 +7,7 @@ expression, and comparisons with constants are kept as bounds of the expression'
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from partita.lowering.shapes.linear_form import (
@@ -21,10 +21,13 @@ from partita.lowering.shapes.linear_form import (
     scaled,
     within,
 )
-
-_Step = tuple[int, Callable[..., Any], Any, int, Any]
-"""Place of the result or -1 for a decision, function, left and right place (or all places and -1),
-and what was decided."""
+from partita.lowering.shapes.size_arithmetic import (
+    Evaluator,
+    Numbers,
+    Outcome,
+    SizeArithmetic,
+    Step,
+)
 
 
 class Expressions:
@@ -34,13 +37,17 @@ class Expressions:
     makes of a size is that size, and needs no step and no decision.
 
     Attributes:
+        evaluator: Computes arithmetic of sizes; ``None`` if Python does.
         varied: Whether other sizes of the graph, or of the class, have decided otherwise, so that
             ways that few sizes take are worth being recorded, too.
     """
 
     def __init__(self) -> None:
         self._values: list[Any] = []
-        self._steps: list[_Step] = []
+        self._steps: list[Step] = []
+        self._arithmetic: SizeArithmetic | None = None  # of the steps, once they have ended
+        self._first = 0  # place that is computed here, not before a fork
+        self.evaluator: Evaluator | None = None
         self._places: dict[Any, int] = {}
         self._forms: list[LinearForm | None] = []
         self._factors: dict[int, tuple[int, ...]] = {}
@@ -53,14 +60,16 @@ class Expressions:
         self._closed = self._pruned = False
         self.varied = False
 
-    def fork(self, values: Sequence[Any]) -> Self:
+    def fork(self, values: Numbers) -> Self:
         """A recording that goes on where this one ended.
 
         Args:
             values: What :meth:`repeat` has returned for the sizes at hand.
         """
         other = type(self)()
-        other._values = list(values)
+        other._values = values.listed()
+        other._first = len(values)
+        other.evaluator = self.evaluator
         other._places = dict(self._places)
         other._forms = list(self._forms)
         other._factors = dict(self._factors)
@@ -99,10 +108,10 @@ class Expressions:
         come out otherwise shall cost little.
         """
         dear, needed, rest = self._dear(), set[int](), self._steps
-        kept: list[_Step] = []
+        kept: list[Step] = []
         for round_ in range(3):
-            chosen: list[_Step] = []
-            others: list[_Step] = []
+            chosen: list[Step] = []
+            others: list[Step] = []
             for step in reversed(rest):
                 place, _, left, right, _ = step
                 is_decision = place < 0 and (round_ > 0 or dear.isdisjoint((left, right)))
@@ -318,17 +327,37 @@ class Expressions:
             return scaled(form, divided)
         return scaled(form, self._bounds[form.atom] if form.factor else ANY)
 
-    def repeat(self, sizes: Sequence[int]) -> list[Any] | None:
+    def repeat(self, sizes: Sequence[int]) -> Numbers | None:
         """The values of all expressions for other sizes, or ``None`` if they decide otherwise."""
+        given = dict(zip(self._inputs, sizes, strict=True))
+        found = self._computed(given=given)
+        if found is not None:
+            return found if isinstance(found, Numbers) else None
         values = self._values.copy()
-        for place, size in zip(self._inputs, sizes, strict=True):
+        for place, size in given.items():
             values[place] = size
-        return values if self._take(values) else None
+        return Numbers.of(values) if self._take(values) else None
 
-    def go_on(self, before: Sequence[Any]) -> list[Any] | None:
+    def go_on(self, before: Numbers) -> Numbers | None:
         """Of a fork: the same, from what :meth:`repeat` of the recording before it returned."""
-        values = [*before, *self._values[len(before) :]]
-        return values if self._take(values) else None
+        found = self._computed(before)
+        if found is not None:
+            return found if isinstance(found, Numbers) else None
+        values = [*before.listed(), *self._values[len(before) :]]
+        return Numbers.of(values) if self._take(values) else None
+
+    def _computed(
+        self, before: Numbers | None = None, given: Mapping[int, int] | None = None
+    ) -> Numbers | Outcome | None:
+        """The values by the device's evaluator, if it can; that they are decided otherwise."""
+        if self.evaluator is None or not self._closed:
+            return None
+        if self._arithmetic is None:
+            self._arithmetic = SizeArithmetic(
+                self._steps, self._values, self._first, self.evaluator
+            )
+        found = self._arithmetic.numbers(before, given)
+        return None if found is Outcome.TOO_LARGE else found
 
     def _take(self, values: list[Any]) -> bool:
         """Takes the steps; whether all decisions come out as before."""

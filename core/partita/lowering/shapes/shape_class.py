@@ -26,6 +26,7 @@ from partita.lowering.shapes.result_shapes import (
 )
 from partita.lowering.shapes.shape_arithmetic import small_operand
 from partita.lowering.shapes.shape_rules import check_demands
+from partita.lowering.shapes.size_arithmetic import Evaluator, Numbers
 from partita.lowering.shapes.symbolic_size import (
     NoKeyError,
     Number,
@@ -86,9 +87,15 @@ class KnownShapes:
 
 
 class Weights(Protocol):
-    """Whose graph it is."""
+    """Whose graph it is.
+
+    Attributes:
+        known: Constants beyond those in the graph.
+        evaluator: Computes arithmetic of sizes; ``None`` if Python does.
+    """
 
     known: dict[Value, Array]
+    evaluator: Evaluator | None
 
     def weight(self, value: Value) -> Operand:
         """The operand of a constant of the graph."""
@@ -131,7 +138,7 @@ class ShapeClass:
                 array = operand.const.astype(operand.dtype)  # type: ignore[union-attr]
                 self._fixed[value] = Operand(array.shape, array.dtype, array)
 
-    def numbers(self, specs: Sequence[Spec], values: Mapping[int, Array]) -> list[Any] | None:
+    def numbers(self, specs: Sequence[Spec], values: Mapping[int, Array]) -> Numbers | None:
         """What sizes come to for inputs of these shapes; ``None`` if they are of another class.
 
         Args:
@@ -192,9 +199,7 @@ class ShapeClass:
         shapes = {value: tuple(_filled(dims, numbers)) for value, dims in self._shapes.items()}
         return KnownShapes(folded, self._ops, shapes)
 
-    def fork(
-        self, before: Sequence[Any]
-    ) -> tuple[Recording, list[Size], list[Spec], dict[int, Array]]:
+    def fork(self, before: Numbers) -> tuple[Recording, list[Size], list[Spec], dict[int, Array]]:
         """A recording that goes on from this class, its sizes so far, and the inputs with them.
 
         Args:
@@ -289,6 +294,7 @@ def learn(
         varied: Whether the graph has a class already, which these sizes are not of.
     """
     recording = Recording()
+    recording.evaluator = owner.evaluator
     recording.varied = varied
     pattern, inputs = [], {}
     for index, (value, (shape, dtype)) in enumerate(zip(graph.inputs, specs, strict=True)):

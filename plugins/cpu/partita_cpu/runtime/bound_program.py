@@ -79,13 +79,14 @@ class BoundProgram:
         self._input_places, self._output_places = layout.inputs, layout.outputs
         self._table: CallTable | None = None
         if team.pool is not None:
-            slots = layout.slots(program, self._memory.start, self._buffers)
+            slots = layout.slots(program, self._memory.start)
             self._table = CallTable(program, layout, slots, team.pool, self._memory)
         self._calls: dict[int, Call] = {
             number: self._call(program.steps[number], self._memory.arguments(number))
             for number in layout.python_steps
         }
-        self._python_inputs, self._input_slots = layout.python_inputs, layout.input_slots
+        self._python_inputs = layout.python_inputs
+        self._input_slots, self._output_slots = layout.input_slots, layout.output_slots
         self._rest = rest
         self._own_bytes = _ARGUMENT_BYTES * layout.arguments
         self._to_buffers = False  # whether steps write all outputs to the buffers
@@ -131,12 +132,8 @@ class BoundProgram:
 
     def _put_inputs(self, inputs: Sequence[Array]) -> None:
         self._inputs[:] = inputs
-        table = self._table
-        for index, (array, slots) in enumerate(zip(inputs, self._input_slots, strict=True)):
-            if table is None or slots is None:
-                self._patch(self._input_places[index], array)
-            else:
-                table.put(slots, data_address(array))
+        for array, slots, places in zip(inputs, self._input_slots, self._input_places, strict=True):
+            self._place(array, slots, places)
 
     def release_inputs(self) -> None:
         """Holds no array of an input any longer; addresses stay, for the same arrays to come."""
@@ -215,6 +212,13 @@ class BoundProgram:
             wanted = None if operand.dtype.hasobject else operand.dtype
             self._late_results[operand] = plain(np.asarray(array, dtype=wanted))
 
+    def _place(self, array: Array, slots: Sequence[int] | None, places: Sequence[Place]) -> None:
+        """Has calls read an input in an array, or write an output to it."""
+        if self._table is None or slots is None:
+            self._patch(places, array)
+        else:
+            self._table.put(slots, data_address(array))
+
     def _patch(self, places: Sequence[Place], array: Array) -> None:
         for number, position in places:
             if self._table is not None and self._table.patch(number, position, array):
@@ -249,7 +253,7 @@ class BoundProgram:
                 array = self._buffer(index)
             if array is not None and array is not self._outputs[index]:
                 self._outputs[index] = array
-                self._patch(places, array)
+                self._place(array, self._output_slots[index], places)
         self._version = self._results.version
 
     def _collect(self, given: Sequence[Array | None] | None) -> list[Array]:

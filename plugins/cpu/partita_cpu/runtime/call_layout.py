@@ -50,6 +50,7 @@ class CallLayout:
         patched: The slots of these arguments' addresses, of steps that a thread pool calls.
         python_inputs: The inputs that calls of Python have as arguments, and where.
         input_slots: For each input the slots of its address; ``None`` for those of Python.
+        output_slots: The same for each output.
         cleared: The steps before which something is cleared, and the slots of its addresses.
     """
 
@@ -65,9 +66,8 @@ class CallLayout:
         self.patched: dict[Place, int] = {}
         self._alive: list[Array] = []
         self._tables: dict[int, Place] = {}
-        self._made: list[tuple[int, int]] = []
-        of_outputs = self._find_places(program)
-        of_inputs = {place for places in self.inputs for place in places}
+        self._find_places(program)
+        outside = {place for places in (*self.inputs, *self.outputs) for place in places}
         cleared: list[tuple[int, int]] = []
         values: list[Any] = []
         in_arena: list[int] = []
@@ -78,10 +78,8 @@ class CallLayout:
             for position, slot in enumerate(append_call(values, entry, step.args)):
                 if slot:
                     place = number, position
-                    if place in of_inputs or place in of_outputs:
+                    if place in outside:
                         self.patched[place] = slot
-                        if place in of_outputs:
-                            self._made.append((slot, of_outputs[place]))
                     else:
                         values[slot] = self._address(program, place, slot, in_arena)
                 if position == step.cleared:
@@ -90,29 +88,25 @@ class CallLayout:
         self.cleared = np.array(cleared, np.int64).reshape(-1, 2).T
         self._table_slots = np.array([*self._tables], np.int64)
         self._table_arguments = tuple(self._tables.values())
-        self.python_inputs, self.input_slots = self._ways_of_inputs()
+        self.python_inputs = self._python_inputs()
+        self.input_slots, self.output_slots = map(self._slots_of, (self.inputs, self.outputs))
         self._words = _Words(values, frozenset(in_arena))
 
-    def slots(self, program: Program, arena: int, buffers: Sequence[Array | None]) -> Array:
-        """The arguments of all calls.
+    def slots(self, program: Program, arena: int) -> Array:
+        """The arguments of all calls, without addresses of inputs and outputs.
 
         Args:
             program: The program, or one that was recorded with it.
             arena: Where its intermediate tensors lie.
-            buffers: Memory of its outputs.
         """
         recorded = program.recorded
-        slots = self._words.filled(() if recorded is None else recorded.numbers, arena)
-        words = slots.data
+        slots = self._words.filled(None if recorded is None else recorded.numbers, arena)
         if recorded is not None and self._table_arguments:
             slots[self._table_slots] = recorded.addresses(self._table_arguments)
-        for slot, index in self._made:
-            buffer = buffers[index]
-            words[slot] = 0 if buffer is None else data_address(buffer)
         return slots
 
-    def _find_places(self, program: Program) -> dict[Place, int]:
-        """Notes which arguments lie in inputs and outputs; returns in which outputs."""
+    def _find_places(self, program: Program) -> None:
+        """Notes which arguments lie in inputs and outputs."""
         inputs = {o: i for i, o in enumerate(program.inputs) if o.const is None}
         outputs = {o: i for i, o in enumerate(program.owned) if o is not None}
         for number, step in enumerate(program.steps):
@@ -124,17 +118,16 @@ class CallLayout:
                     self.inputs[inputs[root]].append((number, position))
                 elif root in outputs:
                     self.outputs[outputs[root]].append((number, position))
-        return {place: i for i, places in enumerate(self.outputs) for place in places}
 
-    def _ways_of_inputs(self) -> tuple[list[tuple[int, list[Place]]], list[list[int] | None]]:
-        """By input the arguments that calls of Python have, and the slots, if it has no such."""
-        python, slots = [], []
-        for index, places in enumerate(self.inputs):
-            held = [place for place in places if place not in self.patched]
-            if held:
-                python.append((index, held))
-            slots.append(None if held else [self.patched[place] for place in places])
-        return python, slots
+    def _python_inputs(self) -> list[tuple[int, list[Place]]]:
+        """The arguments of calls of Python that are inputs, by input."""
+        held = [[one for one in places if one not in self.patched] for places in self.inputs]
+        return [(index, places) for index, places in enumerate(held) if places]
+
+    def _slots_of(self, tensors: Sequence[Sequence[Place]]) -> list[list[int] | None]:
+        """By tensor the slots of its address; ``None`` where a call of Python has it."""
+        found = ([self.patched.get(place, 0) for place in places] for places in tensors)
+        return [slots if all(slots) else None for slots in found]
 
     def _address(self, program: Program, place: Place, slot: int, in_arena: list[int]) -> Any:
         """Where an array lies; in the arena from its start, 0 if it depends on sizes."""
@@ -152,10 +145,9 @@ class CallLayout:
 
 
 class _Words:
-    """What slots hold: the words that occur, and which of them is in each slot.
+    """What slots hold: most of them the same for all sizes.
 
-    A decoder has twenty thousand slots, in which some thousand words occur, and each of its
-    recorded programs has its own.
+    Of those that differ, many hold the same word.
 
     Args:
         values: A number for each slot, some of them sizes that stand for others.
@@ -163,34 +155,37 @@ class _Words:
     """
 
     def __init__(self, values: Sequence[Any], in_arena: frozenset[int]) -> None:
-        words: list[Any] = list(values)  # most of them are numbers that are nothing else
+        fixed = list(values)
+        known: dict[tuple[bool, int], int] = {}
+        slots: list[int] = []
+        chosen: list[int] = []
         for slot, value in enumerate(values):
-            if type(value) is Size:
-                words[slot] = slot in in_arena, True, value.place
-        for slot in in_arena:
-            if type(words[slot]) is not tuple:
-                words[slot] = True, False, words[slot]
-        known: dict[Any, int] = {}
-        chosen = [known.setdefault(word, len(known)) for word in words]
-        parts = [word if type(word) is tuple else (False, False, word) for word in known]
-        self._chosen = np.array(chosen, np.uint16 if len(known) < 1 << 16 else np.int64)
-        self._fixed = np.array([0 if sized else word for _, sized, word in parts], np.int64)
-        self._in_arena = np.array([inside for inside, _, _ in parts], np.bool_)
-        self._sized = np.array([sized for _, sized, _ in parts], np.bool_)
-        self._places = [place for _, sized, place in parts if sized]
+            if type(value) is Size or slot in in_arena:
+                word = slot in in_arena, value.place if type(value) is Size else -1 - value
+                slots.append(slot)
+                chosen.append(known.setdefault(word, len(known)))
+                fixed[slot] = 0
+        self._template = np.array(fixed, np.int64)
+        self._slots, self._chosen = np.array(slots, np.int32), np.array(chosen, np.int32)
+        self._words = np.array([0 if word >= 0 else -1 - word for _, word in known], np.int64)
+        sized = [n for n, (_, word) in enumerate(known) if word >= 0]
+        self._sized = np.array(sized, np.int32)
+        self._places = np.array([[*known][n][1] for n in sized], np.int32)
+        self._in_arena = np.array([n for n, (inside, _) in enumerate(known) if inside], np.int32)
 
-    def filled(self, numbers: Sequence[Any], arena: int) -> Array:
+    def filled(self, numbers: Array | None, arena: int) -> Array:
         """All slots.
 
         Args:
-            numbers: What sizes come to, by their places.
+            numbers: What sizes come to, by their places; ``None`` if there are none.
             arena: Where the arena starts.
         """
-        words = self._fixed.copy()
-        if self._places:
-            words[self._sized] = [numbers[place] for place in self._places]
+        words = self._words.copy()
+        if numbers is not None:
+            words[self._sized] = numbers[self._places]
         words[self._in_arena] += arena
-        slots: Array = words[self._chosen]
+        slots = self._template.copy()
+        slots[self._slots] = words[self._chosen]
         return slots
 
 

@@ -11,8 +11,6 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
-
 from partita.lowering import Array, Program
 from partita.tensors.array_state import data_address
 from partita_cpu.jit.kernel_wrappers import Checked
@@ -71,7 +69,7 @@ class CallTable:
         idle = list(program.idle)
         if idle:
             rows[idle] = idle_trampoline(), start, 0, 0, 0
-        wakes = None if pool.size == 1 else self._share(np.array(program.works), idle)
+        wakes = None if pool.size == 1 else self._share(program.works, idle)
         self._address = data_address(rows)
         self._segments = [
             _Steps(

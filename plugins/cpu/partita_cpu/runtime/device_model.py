@@ -61,6 +61,7 @@ from partita_cpu.runtime.call_layout import CallLayout
 from partita_cpu.runtime.first_kernels import begin
 from partita_cpu.runtime.graph_runner import Cancellation, GraphRunner
 from partita_cpu.runtime.kernel_loading import load_kernels
+from partita_cpu.runtime.size_evaluator import evaluator_of
 from partita_cpu.threads.call_queue import NativeCallQueue
 from partita_cpu.threads.openblas import use_threads
 from partita_cpu.threads.step_team import Team, team_of
@@ -111,6 +112,7 @@ class CpuModel(DeviceModel):
             prepacked=Prepacked(state),
             most_kept_bytes=properties.SHAPE_CACHE_BYTES,
             arrange=_arrange if available() else None,
+            evaluator=evaluator_of if available() else None,
             copy=copied,
             settle=policy.waiting.finish,
             expect=emit_expected,

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from partita.lowering import Array, Graph, Node
+from partita.model.model import is_static
 from partita_cpu.gemm.arithmetic import Arithmetic
 from partita_cpu.gemm.macrokernel import product_loop
 from partita_cpu.gemm.packed_lhs import product
@@ -26,6 +27,7 @@ from partita_cpu.kernels.nhwc.channel_groups import fills_vectors
 from partita_cpu.llvm.images.depthwise_pixels import ACROSS, depthwise_part, products_of
 from partita_cpu.llvm.images.winograd import TAPS
 from partita_cpu.llvm.module import groups_part, product_parts
+from partita_cpu.runtime import size_evaluator
 from partita_cpu.scalar.activations import activate_floats
 from partita_cpu.threads import call_queue, thread_pool
 from partita_cpu.winograd import point_weights, tile_loop
@@ -49,6 +51,8 @@ def begin(policy: PrecisionPolicy, graph: Graph) -> None:
         return
     compile_pool.order([level])
     order([*packing.CALLS, *thread_pool.CALLS])
+    if any(not is_static(value.shape) for value in graph.inputs):
+        order(size_evaluator.CALLS)
     compile_pool.order([level_job(policy.level, part) for part in sorted({*_parts(policy, graph)})])
     if any(node.op_type in _PRODUCTS for node in graph.nodes):
         order(product_loop.CALLS)

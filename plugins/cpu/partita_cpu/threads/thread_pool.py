@@ -317,12 +317,10 @@ class Rows:
     """
 
     def __init__(self, table: int, first: int, last: int, shared: bool) -> None:
-        lead = entry_of(*_LEADING)
-        if lead is None:
-            raise CompileError("Device CPU cannot compile what walks its programs.")
+        lead, memory = _leading()
         self.shared = shared
         self.trampoline = lead.trampoline
-        self.memory = _rows_memory(lead).copy()
+        self.memory = memory.copy()
         start = data_address(self.memory)
         block = start + -start % 64
         self.words = words = self.memory.data
@@ -344,13 +342,16 @@ class Rows:
         return self.words[self._status]
 
 
-@functools.lru_cache(maxsize=1)
-def _rows_memory(lead: Entry) -> np.ndarray[Any, Any]:
-    """What the memory of rows starts as: the arguments of two calls, for one thread and for all."""
+@functools.cache
+def _leading() -> tuple[Entry, np.ndarray[Any, Any]]:
+    """What walks rows, and their memory at first: its arguments for one thread and for all."""
+    lead = entry_of(*_LEADING)
+    if lead is None:
+        raise CompileError("Device CPU cannot compile what walks its programs.")
     memory = np.zeros(WORDS + 8 + 2 * lead.slots, np.int64)
     for at, shared in ((WORDS + 8, 0), (WORDS + 8 + lead.slots, 1)):
         fill(memory[at : at + lead.slots], lead, (0, 0, 0, 0, shared))
-    return memory
+    return lead, memory
 
 
 class ThreadPool:
