@@ -416,6 +416,11 @@ def mobilenetv2_float16() -> tuple[bytes, Feeds]:
     return in_float16(mobilenetv2)
 
 
+def encoder_float16() -> tuple[bytes, Feeds]:
+    """The encoder in float16."""
+    return in_float16(encoder)
+
+
 def detector(size: int = 640, symbols: Sequence[str] = ()) -> tuple[bytes, Feeds]:
     """Like YOLOv8 of its medium depth and small width: split blocks, a pyramid, boxes by bins.
 
@@ -529,6 +534,7 @@ BUILT: dict[str, Callable[[], tuple[bytes, Feeds]]] = {
     "mobilenetv2_float16": mobilenetv2_float16,
     "pp_lcnet": pp_lcnet,
     "encoder": encoder,
+    "encoder_float16": encoder_float16,
     "detector": detector,
     "volumes": volumes,
     "pooled_volumes": pooled_volumes,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+import ml_dtypes
 import numpy as np
 
 from partita.lowering.fusion.rewriting import (
@@ -17,6 +18,9 @@ from partita.lowering.fusion.rewriting import (
     scalar_input,
 )
 from partita.lowering.graph import Node, Value
+
+_ROUNDED = {np.dtype(np.float16): 2.0**-11, np.dtype(ml_dtypes.bfloat16): 2.0**-8}
+"""How far a number is off, relatively, that a type of 16 bits rounds."""
 
 
 @fusion_pass(20)
@@ -122,15 +126,21 @@ def _sixth(rewriter: Rewriter, value: Value | None) -> Node | None:
     return node if is_scalar(other_input(node, value), 1 / 6) else None
 
 
+def _spelling(node: Node) -> float:
+    """How far off, relatively, constants may be that belong to numbers of a node's type."""
+    value = node.inputs[0]
+    return _ROUNDED.get(value.dtype, 1e-4) if value is not None and value.dtype else 1e-4
+
+
 def _erf_argument(rewriter: Rewriter, erf: Node) -> tuple[Value | None, list[Node]]:
     """The x of ``erf(x / sqrt(2))``."""
     scale = rewriter.maker(erf.inputs[0], "Div", "Mul")
     if scale is None:
         return None, []
-    if scale.kind == "Div" and is_scalar(scale.inputs[1], math.sqrt(2)):
+    if scale.kind == "Div" and is_scalar(scale.inputs[1], math.sqrt(2), _spelling(erf)):
         return scale.inputs[0], [scale]
     found = scalar_input(scale) if scale.kind == "Mul" else None
-    if found is not None and math.isclose(found[1], math.sqrt(0.5), rel_tol=1e-4):
+    if found is not None and math.isclose(found[1], math.sqrt(0.5), rel_tol=_spelling(erf)):
         return found[0], [scale]
     return None, []
 
@@ -139,7 +149,7 @@ def _tanh_argument(rewriter: Rewriter, tanh: Node) -> tuple[Value | None, list[N
     """The x of ``tanh(sqrt(2 / pi) * (x + 0.044715 * x**3))``."""
     outer = rewriter.maker(tanh.inputs[0], "Mul")
     found = None if outer is None else scalar_input(outer)
-    if found is None or not math.isclose(found[1], math.sqrt(2 / math.pi), rel_tol=1e-4):
+    if found is None or not math.isclose(found[1], math.sqrt(2 / math.pi), rel_tol=_spelling(tanh)):
         return None, []
     plus = rewriter.maker(found[0], "Add")
     if plus is None or outer is None:
@@ -147,7 +157,11 @@ def _tanh_argument(rewriter: Rewriter, tanh: Node) -> tuple[Value | None, list[N
     for x, rest in (plus.inputs, plus.inputs[::-1]):
         inner = rewriter.maker(rest, "Mul")
         factor = None if inner is None else scalar_input(inner)
-        if inner is None or factor is None or not math.isclose(factor[1], 0.044715, rel_tol=1e-4):
+        if (
+            inner is None
+            or factor is None
+            or not math.isclose(factor[1], 0.044715, rel_tol=_spelling(tanh))
+        ):
             continue
         cube = _cube_of(rewriter, factor[0], x)
         if cube:
@@ -158,7 +172,9 @@ def _tanh_argument(rewriter: Rewriter, tanh: Node) -> tuple[Value | None, list[N
 def _factored_argument(rewriter: Rewriter, tanh: Node) -> tuple[Value | None, list[Node]]:
     """The x of ``tanh(sqrt(2 / pi) * x * (1 + 0.044715 * x * x))``."""
     factors, number, nodes = _factors(rewriter, tanh.inputs[0])
-    if len(factors) != 2 or not math.isclose(number, math.sqrt(2 / math.pi), rel_tol=1e-4):
+    if len(factors) != 2 or not math.isclose(
+        number, math.sqrt(2 / math.pi), rel_tol=_spelling(tanh)
+    ):
         return None, []
     for x, other in (factors, factors[::-1]):
         plus = rewriter.maker(other, "Add")
@@ -166,7 +182,7 @@ def _factored_argument(rewriter: Rewriter, tanh: Node) -> tuple[Value | None, li
         if plus is None or found is None or not math.isclose(found[1], 1.0):
             continue
         squares, cubic, inner = _factors(rewriter, found[0])
-        if squares == [x, x] and math.isclose(cubic, 0.044715, rel_tol=1e-4):
+        if squares == [x, x] and math.isclose(cubic, 0.044715, rel_tol=_spelling(tanh)):
             return x, [*nodes, plus, *inner]
     return None, []
 

@@ -20,7 +20,7 @@ from partita.lowering import (
     fuse_levels,
 )
 from partita.lowering.fusion import Shapes
-from partita.lowering.fusion.stored_weights import fold_and_fuse
+from partita.lowering.fusion.stored_weights import Reads, fold_and_fuse
 from partita_cpu.gemm.precision_policy import PrecisionPolicy
 from partita_cpu.gemm.product_steps import reads_stored
 from partita_cpu.passes.activated_rows import activate_rows
@@ -36,7 +36,7 @@ from partita_cpu.passes.merged_factors import merge_factors
 from partita_cpu.passes.nhwc import channels_last
 from partita_cpu.passes.precision.half_activations import keep_halves
 from partita_cpu.passes.precision.rounded_matrices import round_matrices
-from partita_cpu.passes.precision.widened_convolutions import widen_convolutions
+from partita_cpu.passes.precision.widened_halves import widen_halves
 from partita_cpu.passes.scaled_gates import scale_gates
 from partita_cpu.passes.separable_fusion import join_bottlenecks, join_separable
 from partita_cpu.passes.split_attention import add_images_apart
@@ -224,7 +224,8 @@ def prepare(graph: Graph, target: Target, policy: PrecisionPolicy) -> int:
     # constants must not be folded yet.
     fold_quantized_weights(graph, target)
     fuse_levels(graph, takes)
-    fold_and_fuse(graph, target, lambda: _fuse(graph), functools.partial(reads_stored, policy))
+    reads = functools.partial(reads_stored, policy)
+    fold_and_fuse(graph, target, lambda: _fuse(graph, reads), reads)
     # Which products are left, and read which constants, is only known now.
     return round_matrices(graph, policy) if policy.rounds_matrices else 0
 
@@ -242,7 +243,7 @@ def refine(policy: PrecisionPolicy, graph: Graph, shapes: Shapes) -> None:
             shapes = one.run(graph, shapes, policy) or shapes
 
 
-def _fuse(graph: Graph) -> None:
-    # Convolutions of 16-bit floats first: fusion knows those of float32.
-    widen_convolutions(graph)
+def _fuse(graph: Graph, reads: Reads) -> None:
+    # Products of 16-bit floats first: fusion knows those of float32.
+    widen_halves(graph, reads)
     fuse(graph, accepts=takes)

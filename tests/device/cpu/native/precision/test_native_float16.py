@@ -7,7 +7,7 @@ import pytest
 from cpu_levels import float_levels
 from hypothesis import given
 from hypothesis import strategies as st
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 from sampling import examples
 
 import partita
@@ -190,30 +190,17 @@ def test_every_float16_is_widened(found, count, guarded):
 
 def test_activations_in_float16_are_converted_by_kernels(level):
     """Threads share them; Python converted all by one thread."""
-    nodes = [
-        helper.make_node("Cast", ["x"], ["h"], to=TensorProto.FLOAT16),
-        helper.make_node("MatMul", ["h", "w"], ["p"]),
-        helper.make_node("Relu", ["p"], ["r"]),
-        helper.make_node("Cast", ["r"], ["y"], to=TensorProto.FLOAT),
-    ]
-    rng = np.random.default_rng(0)
-    w = rng.standard_normal((40, 70)).astype(np.float16)
-    ends = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, [9, n])
-        for name, n in (("x", 40), ("y", 70))
-    ]
-    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], [numpy_helper.from_array(w, "w")])
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT16, [9, 70]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", ends[:1], ends[1:])
     opsets = [helper.make_opsetid("", 17)]
     device = compiled(helper.make_model(graph, opset_imports=opsets, ir_version=8))
-    x = rng.standard_normal((9, 40)).astype(np.float32)
+    x = np.random.default_rng(0).standard_normal((9, 70)).astype(np.float16)
     request = device.create_infer_request()
     request.set_tensor("x", partita.Tensor(x))
     request.infer()
-    product = np.maximum(halves(x) @ w.astype(np.float64), 0)
-    found = np.asarray(request.get_output_tensor(0).data)
-    np.testing.assert_allclose(found, product, rtol=1e-3, atol=1e-3)
+    np.testing.assert_array_equal(request.get_output_tensor(0).data, np.maximum(x, 0))
     steps = [step.how for step in request.explain_execution().steps]
-    assert "convert_run" in steps
+    assert steps.count("convert_run") == 2
     assert not {"widen_kernel", "narrow_kernel"} & set(steps)
 
 

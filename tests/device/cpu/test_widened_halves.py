@@ -1,6 +1,8 @@
-"""Convolutions of 16-bit floats: computed in float32 from one to the next, rounded at the end."""
+"""Products and convolutions of 16-bit floats: in float32 in between, rounded at the end."""
 
 from __future__ import annotations
+
+import math
 
 import ml_dtypes
 import numpy as np
@@ -9,7 +11,7 @@ from judge import onnxruntime_results
 from onnx import TensorProto, helper, numpy_helper
 
 import partita
-from partita_cpu.passes.precision.widened_convolutions import widen_convolutions
+from partita_cpu.passes.precision.widened_halves import widen_halves
 
 FLOAT, HALF, BFLOAT = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16
 NUMPY = {FLOAT: np.float32, HALF: np.float16, BFLOAT: ml_dtypes.bfloat16}
@@ -36,7 +38,7 @@ def network(nodes, shape, weights, kind, outputs=("y",), others=()):
         ],
         [numpy_helper.from_array(array, name) for name, array in held.items()],
     )
-    opsets = [helper.make_opsetid("", 17)]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=8)
 
 
@@ -260,15 +262,218 @@ def test_sizes_that_vary():
         )
 
 
-def test_graphs_without_convolutions_of_halves_stay_as_they_are():
+HEADS, SIZE, TOKENS, PAST = 3, 8, 6, 10
+WIDTH = HEADS * SIZE
+
+
+def block():
+    """A layer of an encoder, spelled out, whose attention has a mask that the caller gives."""
+    nodes = []
+
+    def add(op_type, inputs, output, **attributes):
+        nodes.append(
+            helper.make_node(op_type, inputs, [output], f"{op_type} {output}", **attributes)
+        )
+
+    for name, perm in (("q", [0, 2, 1, 3]), ("k", [0, 2, 3, 1]), ("v", [0, 2, 1, 3])):
+        add("MatMul", ["x", f"w{name}"], f"{name}1")
+        add("Add", [f"{name}1", f"b{name}"], f"{name}2")
+        add("Reshape", [f"{name}2", "apart"], f"{name}3")
+        add("Transpose", [f"{name}3"], f"{name}4", perm=perm)
+    add("MatMul", ["q4", "k4"], "scores")
+    add("Mul", ["scores", "scale"], "scaled")
+    add("Add", ["scaled", "mask"], "masked")
+    add("Softmax", ["masked"], "shares", axis=-1)
+    add("MatMul", ["shares", "v4"], "mixed")
+    add("Transpose", ["mixed"], "turned", perm=[0, 2, 1, 3])
+    add("Reshape", ["turned", "together"], "heads")
+    add("MatMul", ["heads", "wo"], "projected")
+    add("Add", ["x", "projected"], "sum")
+    add("LayerNormalization", ["sum", "factor", "shift"], "normal", axis=-1)
+    add("MatMul", ["normal", "w1"], "wide")
+    add("Relu", ["wide"], "active")
+    add("MatMul", ["active", "w2"], "narrow")
+    add("Add", ["normal", "narrow"], "y")
+    weights = {
+        **{f"w{name}": values(WIDTH, WIDTH, seed=i) for i, name in enumerate("qkvo")},
+        **{f"b{name}": values(WIDTH, seed=i + 4) for i, name in enumerate("qkv")},
+        "w1": values(WIDTH, 4 * WIDTH, seed=7),
+        "w2": values(4 * WIDTH, WIDTH, seed=8),
+        "factor": values(WIDTH, seed=9) + np.float32(1),
+        "shift": values(WIDTH, seed=10),
+        "scale": np.array(SIZE**-0.5, np.float32),
+        "apart": np.array([0, 0, HEADS, SIZE]),
+        "together": np.array([0, 0, WIDTH]),
+    }
+    return nodes, weights
+
+
+def rounded(arrays, kind):
+    """The floats among them as numbers of a type, in float32 again."""
+    return {
+        name: array.astype(NUMPY[kind]).astype(np.float32) if array.dtype == np.float32 else array
+        for name, array in arrays.items()
+    }
+
+
+def bits_alike(found, expected):
+    """The share of numbers that are the expected ones, once these are rounded."""
+    assert (found.shape, found.dtype.itemsize) == (expected.shape, 2)
+    return np.mean(found.view(np.uint16) == expected.astype(found.dtype).view(np.uint16))
+
+
+CONVERSIONS = {"convert_run", "widen_kernel", "narrow_kernel"}
+
+
+def steps_of(request):
+    """The kernels that a request runs, but for those that convert 16-bit floats."""
+    return [s.how for s in request.explain_execution().steps if s.how not in CONVERSIONS]
+
+
+@pytest.mark.parametrize("kind", [HALF, BFLOAT])
+def test_products_hand_float32_to_one_another(kind):
+    """Attention, residual sums and normalization between them, too, and by the same kernels."""
+    nodes, weights = block()
+    mask = np.where(np.tri(TOKENS, dtype=bool), 0, -np.inf).astype(np.float32)
+    feeds = rounded({"x": values(2, TOKENS, WIDTH, seed=11), "mask": mask}, kind)
+    found = {}
+    for one, held in ((kind, weights), (FLOAT, rounded(weights, kind))):
+        masks = [helper.make_tensor_value_info("mask", one, mask.shape)]
+        model = network(nodes, (2, TOKENS, WIDTH), held, one, others=masks)
+        given = {name: array.astype(NUMPY[one]) for name, array in feeds.items()}
+        found[one] = computed(model, given)
+    ((result,), request), (_, plain) = found[kind], found[FLOAT]
+    (expected,) = onnxruntime_results(model, feeds)
+    assert bits_alike(result, expected) > 0.98
+    assert steps_of(request) == steps_of(plain)
+    conversions = len(request.explain_execution().steps) - len(steps_of(request))
+    assert conversions == 3  # of x, of the mask and of the result
+
+
+def test_a_cache_is_extended_as_it_is():
+    """Keys become float32 before they are turned: attention takes that in."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "wk"], ["k1"]),
+        helper.make_node("Reshape", ["k1", "apart"], ["k2"]),
+        helper.make_node("Transpose", ["k2"], ["k3"], perm=[0, 2, 1, 3]),
+        helper.make_node("Concat", ["past", "k3"], ["present"], axis=2),
+        helper.make_node("Transpose", ["present"], ["turned"], perm=[0, 1, 3, 2]),
+        helper.make_node("MatMul", ["x", "wq"], ["q1"]),
+        helper.make_node("Reshape", ["q1", "apart"], ["q2"]),
+        helper.make_node("Transpose", ["q2"], ["q3"], perm=[0, 2, 1, 3]),
+        helper.make_node("MatMul", ["q3", "turned"], ["scores"]),
+        helper.make_node("Softmax", ["scores"], ["shares"], axis=-1),
+        helper.make_node("MatMul", ["shares", "present"], ["y"]),
+    ]
+    weights = {name: values(WIDTH, WIDTH, seed=i) for i, name in enumerate(("wq", "wk"))}
+    weights["apart"] = np.array([0, 0, HEADS, SIZE])
+    feeds = {"x": values(1, 1, WIDTH, seed=2), "past": values(1, HEADS, PAST, SIZE, seed=3)}
+    feeds = rounded(feeds, HALF)
+    found = {}
+    for kind, held in ((HALF, weights), (FLOAT, rounded(weights, HALF))):
+        past = [helper.make_tensor_value_info("past", kind, feeds["past"].shape)]
+        model = network(nodes, (1, 1, WIDTH), held, kind, ("y", "present"), past)
+        given = {name: array.astype(NUMPY[kind]) for name, array in feeds.items()}
+        found[kind] = computed(model, given)
+    ((y, present), request), (_, plain) = found[HALF], found[FLOAT]
+    expected, keys = onnxruntime_results(model, feeds)
+    np.testing.assert_allclose(y.astype(np.float32), expected, rtol=2e-3, atol=2e-3)
+    assert bits_alike(present, keys) > 0.98
+    np.testing.assert_array_equal(present[:, :, :PAST], given["past"].astype(np.float16))
+    assert steps_of(request) == steps_of(plain)
+
+
+@pytest.mark.parametrize("kind", [HALF, BFLOAT])
+@pytest.mark.parametrize(("scale", "number"), [("Div", 2**0.5), ("Mul", 0.5**0.5)])
+def test_gelu_has_constants_of_its_type(kind, scale, number):
+    """The root of 2 in 16 bits is 1.4140625: that is meant, and the activation a product's own."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["p"]),
+        helper.make_node(scale, ["p", "root"], ["d"]),
+        helper.make_node("Erf", ["d"], ["e"]),
+        helper.make_node("Add", ["e", "one"], ["a"]),
+        helper.make_node("Mul", ["p", "a"], ["m"]),
+        helper.make_node("Mul", ["m", "half"], ["y"]),
+    ]
+    numbers = {"root": number, "one": 1, "half": 0.5}
+    weights = {name: np.array(value, np.float32) for name, value in numbers.items()}
+    weights["w"] = values(WIDTH, 40, seed=1)
+    x = rounded({"x": 2 * values(7, WIDTH)}, kind)["x"]
+    model = network(nodes, x.shape, weights, kind)
+    (found,), request = computed(model, {"x": x.astype(NUMPY[kind])})
+    assert "multiply_tiles" in steps_of(request)
+    assert len(steps_of(request)) == 1
+    product = x.astype(np.float64) @ rounded(weights, kind)["w"]
+    expected = product / 2 * (1 + np.vectorize(math.erf)(product / math.sqrt(2)))
+    assert bits_alike(found, expected) > 0.98
+
+
+def test_blocks_and_caches_of_a_decoder_keep_their_scales_and_types():
+    blocks = {"K": WIDTH, "N": WIDTH, "bits": 4, "block_size": 16, "domain": "com.microsoft"}
+    rng = np.random.default_rng(0)
+    nodes, weights = [], {}
+    for name, source in (("q", "x"), ("k", "x"), ("v", "x"), ("y", "sum")):
+        nodes.append(
+            helper.make_node(
+                "MatMulNBits", [source, f"{name}w", f"{name}s"], [name], name, **blocks
+            )
+        )
+        weights[f"{name}w"] = rng.integers(0, 256, (WIDTH, 2, 8)).astype(np.uint8)
+        weights[f"{name}s"] = rng.uniform(0.01, 0.1, (WIDTH, 2)).astype(np.float32)
+    attention = helper.make_node(
+        "GroupQueryAttention",
+        ["q", "k", "v", "past_key", "past_value", "lengths", "total"],
+        ["a", "key", "value"],
+        "attention",
+        num_heads=HEADS,
+        kv_num_heads=HEADS,
+        domain="com.microsoft",
+    )
+    nodes[3:3] = [attention, helper.make_node("Add", ["x", "a"], ["sum"], "residual")]
+    weights |= {"lengths": np.array([PAST], np.int32), "total": np.array(PAST + 1, np.int32)}
+    cache = 1, HEADS, PAST + 5, SIZE
+    feeds = {"x": values(1, 1, WIDTH), "past_key": values(*cache), "past_value": values(*cache)}
+    feeds = rounded(feeds, HALF)
+    for kind, held in ((HALF, weights), (FLOAT, rounded(weights, HALF))):
+        pasts = [helper.make_tensor_value_info(f"past_{n}", kind, cache) for n in ("key", "value")]
+        model = network(nodes, (1, 1, WIDTH), held, kind, ("y", "key", "value"), pasts)
+        if kind == HALF:
+            given = {name: array.astype(np.float16) for name, array in feeds.items()}
+            found, request = computed(model, given, EXECUTION_MODE_HINT="ACCURACY")
+    for got, want in zip(found, onnxruntime_results(model, feeds), strict=True):
+        valid = (slice(None), slice(None), slice(PAST + 1))[: got.ndim - 1]
+        got, want = got[valid].astype(np.float32), want[valid]
+        np.testing.assert_allclose(got, want, rtol=4e-3, atol=4e-3)
+    steps = [step.how for step in request.explain_execution().steps]
+    assert steps.count("convert_run") == 2  # what comes in and what goes out
+
+
+def test_large_matrices_stay_as_they_are():
+    """Small ones and other constants become float32; a product reads what `reads` says."""
     from partita.lowering import lower_proto
 
-    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    nodes = [
+        helper.make_node("MatMul", ["x", "large"], ["a"]),
+        helper.make_node("MatMul", ["a", "small"], ["b"]),
+        helper.make_node("Add", ["b", "small"], ["y"]),
+    ]
+    weights = {"large": values(8, 40), "small": values(40, 2)}
+    graph = lower_proto(network(nodes, (40, 8), weights, HALF, ("a", "b", "y")))
+    widen_halves(graph, lambda matrix: matrix.shape == (8, 40))
+    first, second, both = (node for node in graph.nodes if node.op_type != "Cast")
+    assert first.inputs[1].const is None
+    assert first.inputs[1].producer.inputs[0].const.dtype == np.float16
+    assert second.inputs[1].const.dtype == both.inputs[1].const.dtype == np.float32
+
+
+def test_graphs_without_products_of_halves_stay_as_they_are():
+    from partita.lowering import lower_proto
+
     for kind, nodes, weights in (
-        (HALF, [node], {"w": values(5, 3)}),
+        (HALF, [helper.make_node("Mul", ["x", "w"], ["y"])], {"w": values(5)}),
         (FLOAT, [helper.make_node("Conv", ["x", "w"], ["y"])], {"w": values(3, 4, 1, 1)}),
     ):
         graph = lower_proto(network(nodes, (2, 4, 5, 5), weights, kind))
         before = list(graph.nodes)
-        widen_convolutions(graph)
+        widen_halves(graph, lambda matrix: False)
         assert [node.op_type for node in graph.nodes] == [node.op_type for node in before]
