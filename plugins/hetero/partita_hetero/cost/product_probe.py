@@ -323,7 +323,8 @@ def _quants(bits: int) -> Array:
         bits: 8, or 4 for two weights in a byte.
     """
     low, high = np.random.default_rng(0).integers(1, 1 << bits, (2, PERIOD), np.uint8)
-    return low if bits == 8 else low | high << 4
+    packed: Array = low if bits == 8 else low | high << 4
+    return packed
 
 
 def _repeated(numbers: Array, number: int, shape: list[int]) -> Array:

@@ -173,8 +173,9 @@ def _scalar(x: Any, tuning: Tuning) -> Any:
 def _is_beyond(bounds: tuple[float, float], value: Any) -> bool:
     """Whether halves make 0 of a number that is none, as an epsilon, or infinity, as of masks.
 
-    What is computed with it is then stored as the nearest half that is neither: a sum of nothing
-    and an epsilon still divides, and rows of which everything is masked have a softmax.
+    Where float32 is computed in halves, what is computed with it is then stored as the nearest half
+    that is neither: a sum of nothing and an epsilon still divides, and rows of which everything is
+    masked have a softmax.
     """
     if not isinstance(value, np.float32) or value == 0 or not np.isfinite(value):
         return False
@@ -250,7 +251,7 @@ class _Parts:
             names = [f"v{n}" if n >= 0 else f"t{~n}" for n in line.operands]
             lines.append(f"  const {line.ctype} t{number} = {line.template.format(*names)};")
         result = f"t{len(chain.lines) - 1}"
-        if self._beyond and is_half(self._out.dtype):
+        if self._beyond and self._tuning.half and is_half(self._out.dtype):
             least, most = (float(bound).hex() for bound in self._tuning.half_range)
             result = f"held_between({least}f, {most}f, {result})"
         lines.append(f"  return {result};\n}}")

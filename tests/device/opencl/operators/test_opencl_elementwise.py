@@ -441,3 +441,18 @@ def test_casts_to_halves_round_inside_a_chain(count):
     with np.errstate(over="ignore"):
         due = -(x * x).astype(np.float16).astype(np.float32)
     np.testing.assert_array_equal(y, due)
+
+
+@pytest.mark.parametrize(
+    ("op_type", "attrs"),
+    [
+        ("Shrink", {"bias": 70000.0, "lambd": 0.5}),
+        ("Elu", {"alpha": -70000.0}),
+        ("LeakyRelu", {"alpha": 1e-9}),
+        ("HardSigmoid", {"alpha": 1e38, "beta": 0.5}),
+        ("ThresholdedRelu", {"alpha": 70000.0}),
+    ],
+)
+def test_attributes_beyond_halves_make_what_onnx_says(op_type, attrs):
+    x = np.array([-9.0, -2.0, -0.25, 0.0, 0.25, 2.0, 9.0, 65504.0], np.float16)
+    check_single(op_type, [x], attrs)
