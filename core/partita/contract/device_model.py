@@ -288,6 +288,32 @@ def new_runner(model: DeviceModel) -> Runner:
     return runner
 
 
+def explanation_of(model: DeviceModel) -> Explanation:
+    """What a compiled model's ``explain`` gives.
+
+    Raises:
+        PluginError: It failed, or gave something else.
+    """
+    with raised_as(PluginError, f"Device '{model.device}' failed to answer explain"):
+        found = model.explain()
+    if not isinstance(found, Explanation):
+        raise wrong_answer(model.device, "explain", found, "an Explanation")
+    return found
+
+
+def devices_of(model: DeviceModel) -> list[str]:
+    """What a compiled model's ``execution_devices`` gives.
+
+    Raises:
+        PluginError: It failed, or gave something else than a list of names.
+    """
+    with raised_as(PluginError, f"Device '{model.device}' failed to answer execution_devices"):
+        found = model.execution_devices
+    if isinstance(found, list) and all(isinstance(name, str) for name in found):
+        return found
+    raise wrong_answer(model.device, "execution_devices", found, "a list of names")
+
+
 def exported_state(model: DeviceModel) -> Mapping[str, Array]:
     """What a compiled model's ``export_state`` gives.
 

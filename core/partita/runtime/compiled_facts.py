@@ -6,7 +6,13 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, BinaryIO
 
-from partita.contract.device_model import DeviceModel, exported_state, requests_at_once
+from partita.contract.device_model import (
+    DeviceModel,
+    devices_of,
+    explanation_of,
+    exported_state,
+    requests_at_once,
+)
 from partita.contract.explanation import Explanation
 from partita.contract.identity import stamp
 from partita.errors import BlobError, PluginError, PropertyError, raised_as, wrong_answer
@@ -42,24 +48,21 @@ class CompiledFacts(ProcessBound):
     @property
     def execution_devices(self) -> list[str]:
         """The devices that compute parts of the model."""
-        with self._blamed("execution_devices"):
-            found = self.device_model.execution_devices
-        if isinstance(found, list) and all(isinstance(name, str) for name in found):
-            return found
-        raise wrong_answer(self.device, "execution_devices", found, "a list of names")
+        return devices_of(self.device_model)
 
     @property
     def optimal_number_of_infer_requests(self) -> int:
         """How many requests keep the device busy."""
         return requests_at_once(self.device_model)
 
+    @property
+    def computing_devices(self) -> list[str]:
+        """The devices beneath a device that is made of others; none beneath other ones."""
+        return [name for name in self.execution_devices if name != self.device]
+
     def explain(self) -> Explanation:
         """Where every operation runs, and why."""
-        with self._blamed("explain"):
-            found = self.device_model.explain()
-        if isinstance(found, Explanation):
-            return found
-        raise wrong_answer(self.device, "explain", found, "an Explanation")
+        return explanation_of(self.device_model)
 
     def export_model(self, stream: BinaryIO | None = None) -> bytes:
         """The compiled model as bytes for ``Core.import_model``, also written to a stream if given.

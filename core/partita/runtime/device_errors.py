@@ -43,11 +43,11 @@ def raise_naming_device(
         ) from error
     if isinstance(error, PartitaError) and message_of(error):
         raise error
+    below = compiled.computing_devices
+    whose = f"'{compiled.device}' of {' and '.join(below)}" if below else f"'{compiled.device}'"
     if isinstance(error, MemoryError):
         reason = in_words(error).removeprefix("MemoryError: ")
-        raise DeviceMemoryError(
-            f"Device '{compiled.device}' has no room to run: {reason}"
-        ) from error
+        raise DeviceMemoryError(f"Device {whose} has no room to run: {reason}") from error
     raise InferError(
-        f"Device '{compiled.device}' failed on model '{compiled.model.name}': {in_words(error)}"
+        f"Device {whose} failed on model '{compiled.model.name}': {in_words(error)}"
     ) from error

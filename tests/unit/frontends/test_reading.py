@@ -808,8 +808,8 @@ def test_weights_that_are_segments():
 @pytest.mark.parametrize("count", [0, 1, 5])
 def test_weights_of_every_type_are_read_as_they_are_written(count, raw):
     for name, kind in TensorProto.DataType.items():
-        if name in ("UNDEFINED", "STRING"):
-            continue
+        if name in ("UNDEFINED", "STRING") or kind not in set(ir.DataType):
+            continue  # onnx may know types that an older onnx-ir does not
         dtype = helper.tensor_dtype_to_np_dtype(kind)
         elements = np.ones(count, np.float32).astype(dtype)
         content = numpy_helper.from_array(elements).raw_data if raw else elements.tolist()

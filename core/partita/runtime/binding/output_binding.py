@@ -146,7 +146,7 @@ class RequestOutputs:
             fault = self._check.fault(results, shapes)
             if fault:
                 device = self._compiled.device
-                below = [name for name in self._compiled.execution_devices if name != device]
+                below = self._compiled.computing_devices
                 whose = f"The plugin of {' or '.join(below)}" if below else "Its plugin"
                 raise PluginError(
                     f"Device '{device}' {fault} (model '{self._compiled.model.name}'). {whose} is "

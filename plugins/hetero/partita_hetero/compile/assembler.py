@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from partita.contract.device_model import DeviceModel, requests_at_once
+from partita.contract.device_model import DeviceModel, explanation_of, requests_at_once
 from partita.contract.explanation import Explanation
 from partita.contract.query import QueryResult
 from partita.model.model import Model
@@ -109,7 +109,7 @@ def _notes_of_devices(submodels: Sequence[Submodel], compiled: Sequence[DeviceMo
     found = (
         f"{submodel.device}: {note}"
         for submodel, device_model in zip(submodels, compiled, strict=True)
-        for note in device_model.explain().notes
+        for note in explanation_of(device_model).notes
     )
     return list(dict.fromkeys(found))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from partita.contract.device_model import DeviceModel
+from partita.contract.device_model import DeviceModel, offered_in_place
 from partita.model.model import Port
 from partita_hetero.compile.executable import Assembly
 from partita_hetero.compile.transfer_plan import RunStep
@@ -54,7 +54,7 @@ def in_place_pairs(assembly: Assembly, inputs: int) -> list[InPlacePair]:
     writes = {step.submodel: step.writes for step in plan.steps if isinstance(step, RunStep)}
     pairs = []
     for submodel, device_model in zip(assembly.submodels, assembly.compiled, strict=True):
-        for made, source in device_model.in_place_outputs().items():
+        for made, source in offered_in_place(device_model).items():
             name, read = submodel.outputs[made], submodel.inputs[source]
             if read not in given or readers[read] > 1 or outputs[read] or outputs[name] != 1:
                 continue

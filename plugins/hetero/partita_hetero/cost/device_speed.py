@@ -39,7 +39,7 @@ from partita_hetero.cost.token_work import PLAIN, LayerProducts, Product, TokenW
 from partita_hetero.placement.device_list import DeviceList
 
 if TYPE_CHECKING:
-    from partita.contract.device_model import DeviceModel
+    from partita.contract.device_model import DeviceModel, new_runner, offered_in_place
     from partita.model.model import Model
 
 _log = logging.getLogger("partita.hetero")
@@ -415,7 +415,7 @@ _WORK_OP = "operation of nearly nothing"
 
 def _measured(core: CoreAPI, device: str, compiled: DeviceModel, effort: Effort) -> Timed:
     """A run, with what the device updates in place in memory of its own choice."""
-    in_place = compiled.in_place_outputs()
+    in_place = offered_in_place(compiled)
     inputs: list[partita.Tensor] = []
     for port in compiled.inputs:
         shape = tuple(dim for dim in port.shape or () if isinstance(dim, int))
@@ -431,7 +431,7 @@ def _measured(core: CoreAPI, device: str, compiled: DeviceModel, effort: Effort)
         inputs[in_place[port.index]] if port.index in in_place else None
         for port in compiled.outputs
     ]
-    runner = compiled.create_runner()
+    runner = new_runner(compiled)
     try:
         results = runner.run(inputs, outputs)
         bound = runner.bind(inputs, results)

@@ -8,6 +8,7 @@ import numpy as np
 
 import partita
 from partita.contract.core_api import CoreAPI
+from partita.contract.device_model import new_runner
 from partita.errors import PLUGIN_FAILURES, in_words
 from partita.tensors.tensor import HostTensor
 from partita_hetero.cost.database import Cost, Database
@@ -66,7 +67,7 @@ def _measure(core: CoreAPI, device: str, compiled: partita.DeviceModel) -> tuple
     tensor: partita.Tensor = HostTensor(np.zeros(1, np.float32))
     if not core.can_share(device, tensor.memory):
         tensor = core.transfer_to(device, tensor)
-    runner = compiled.create_runner()
+    runner = new_runner(compiled)
     try:
         return median_of(lambda: runner.run([tensor]), EFFORT)
     finally:

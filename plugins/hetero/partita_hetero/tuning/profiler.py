@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from partita.contract.device_model import new_runner
 from partita.errors import PLUGIN_FAILURES, PartitaError, in_words
 from partita.model.model import is_static
 from partita.model.synthetic_inputs import synthetic_inputs
@@ -223,7 +224,7 @@ class Profile:
                 tensor = core.transfer_to(device.name, tensor)
             inputs.append(tensor)
         compiled = core.compile_model(model, device.name, devices.config(device.name))
-        runner = compiled.create_runner()
+        runner = new_runner(compiled)
         try:
             seconds, _ = median_of(lambda: runner.run(inputs), ALONE)
         finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from partita.contract.device_model import DeviceModel
+from partita.contract.device_model import DeviceModel, explanation_of
 from partita.contract.query import QueryResult
 from partita.errors import CompileError
 from partita.model.model import Model
@@ -68,5 +68,5 @@ class Candidates:
         """
         compiled = self._members.compile(model, device, state)
         if device.startswith(f"{_BATCH}:") and compiled.get_property(BATCH_SIZE) == 1:
-            raise CompileError(compiled.explain().notes[-1])
+            raise CompileError(explanation_of(compiled).notes[-1])
         return compiled

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from partita.contract.device_model import DeviceModel
+from partita.contract.device_model import DeviceModel, devices_of, explanation_of, requests_at_once
 from partita.contract.explanation import Explanation
 from partita.contract.runner import Runner
 from partita.model.model import Model
@@ -43,19 +43,19 @@ class AutoModel(DeviceModel):
     @property
     def execution_devices(self) -> list[str]:
         """The device; in parentheses, as OpenVINO writes it, while another may take over."""
-        devices = self._chooser.present.compiled.execution_devices
+        devices = devices_of(self._chooser.present.compiled)
         return [f"({device})" for device in devices] if self._chooser.is_open else devices
 
     @property
     def optimal_number_of_infer_requests(self) -> int:
         """What the present device takes."""
-        return self._chooser.present.compiled.optimal_number_of_infer_requests
+        return requests_at_once(self._chooser.present.compiled)
 
     def explain(self) -> Explanation:
         """The placement on the present device, why it is that one, and what went wrong."""
         chooser = self._chooser
         present = chooser.present
-        base = present.compiled.explain()
+        base = explanation_of(present.compiled)
         notes = list(chooser.notes)
         if chooser.is_open:
             notes.append(f"{present.device} computes until other devices are ready and compared")

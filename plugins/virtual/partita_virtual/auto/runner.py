@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from partita.contract.bound_call import BoundCall
+from partita.contract.device_model import new_runner
 from partita.contract.execution import Execution
 from partita.contract.profiling import ProfilingInfo
 from partita.contract.runner import Runner, run_into
@@ -61,7 +62,7 @@ class AutoRunner(Runner):
     def _on(self, choice: SelectedDevice) -> Runner:
         """Its runner for a choice, made if it is not the one that there is."""
         if self._runner is None or self._choice is not choice:
-            fresh = choice.compiled.create_runner()
+            fresh = new_runner(choice.compiled)
             before, self._runner, self._choice = self._runner, fresh, choice
             if before is not None:
                 before.close()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from partita.contract.device_model import DeviceModel
+from partita.contract.device_model import DeviceModel, new_runner, requests_at_once
 from partita.contract.runner import Runner
 from partita.errors import PLUGIN_FAILURES
 from partita.model.model import Model
@@ -56,10 +56,7 @@ def seconds_per_request(
     Returns:
         Device to the least time of a request, and device to the error of those that failed.
     """
-    counts = {
-        device: one.optimal_number_of_infer_requests if at_once else 1
-        for device, one in contenders.items()
-    }
+    counts = {device: requests_at_once(one) if at_once else 1 for device, one in contenders.items()}
     least: dict[str, float] = {}
     failed: dict[str, BaseException] = {}
     runners: dict[str, list[Runner]] = {}
@@ -71,7 +68,7 @@ def seconds_per_request(
                     continue
                 try:
                     if device not in runners:
-                        runners[device] = [one.create_runner() for _ in range(counts[device])]
+                        runners[device] = [new_runner(one) for _ in range(counts[device])]
                     start = clock()
                     for done in [pool.submit(r.run, inputs) for r in runners[device]]:
                         done.result()

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from partita.contract.device_model import DeviceModel, exported_state
+from partita.contract.device_model import (
+    DeviceModel,
+    devices_of,
+    explanation_of,
+    exported_state,
+    new_runner,
+    requests_at_once,
+)
 from partita.contract.explanation import Explanation
 from partita.contract.query import Reason, ReasonCode
 from partita.contract.runner import Runner
@@ -68,19 +75,19 @@ class BatchModel(DeviceModel):
     def create_runner(self) -> Runner:
         """A runner that joins others; the device's own, if requests cannot be gathered."""
         if self._gathering is None:
-            return self._single.create_runner()
+            return new_runner(self._single)
         return BatchRunner(self._single, self._gathering)
 
     @property
     def execution_devices(self) -> list[str]:
         """Those of the device."""
-        return self._single.execution_devices
+        return devices_of(self._single)
 
     @property
     def optimal_number_of_infer_requests(self) -> int:
         """Enough for all batches that the device computes at the same time."""
         compiled = self._batched or self._single
-        return self.size * compiled.optimal_number_of_infer_requests
+        return self.size * requests_at_once(compiled)
 
     def extra_properties(self) -> dict[str, Any]:
         """``BATCH_SIZE``: how many requests make a batch; 1 if they cannot be gathered."""
@@ -98,7 +105,7 @@ class BatchModel(DeviceModel):
             if self._gathering.last_error is not None:
                 note += f"; one failed, and ran one by one: {self._gathering.last_error}"
         reason = Reason(ReasonCode.PRIORITY, f"{self._member} computes batches")
-        return explained(self._single.explain(), reason, {}, [note])
+        return explained(explanation_of(self._single), reason, {}, [note])
 
     def export_state(self) -> Mapping[str, Any]:
         """What the device keeps of both models."""

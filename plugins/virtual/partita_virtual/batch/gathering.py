@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from partita.contract.device_model import DeviceModel
+from partita.contract.device_model import DeviceModel, new_runner
 from partita.contract.runner import Runner
 from partita.errors import PLUGIN_FAILURES, InferCancelledError, InferError
 from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
@@ -196,7 +196,7 @@ class Gathering:
         with self._lock:
             runner = self._idle.pop() if self._idle else None
         if runner is None:
-            runner = self._compiled.create_runner()
+            runner = new_runner(self._compiled)
         arrays = zip(*([tensor.numpy() for tensor in inputs] for inputs in rows), strict=True)
         stacked = [HostTensor(np.concatenate(several)) for several in arrays]
         results = [np.array(tensor.numpy(), order="C") for tensor in runner.run(stacked)]

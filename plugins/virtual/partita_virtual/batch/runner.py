@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from partita.contract.device_model import DeviceModel
+from partita.contract.device_model import DeviceModel, new_runner
 from partita.contract.execution import Execution
 from partita.contract.profiling import ProfilingInfo
 from partita.contract.runner import Runner
@@ -41,7 +41,7 @@ class BatchRunner(Runner):
             if member.is_cancelled:
                 raise InferCancelledError("The request was cancelled before it began.")
             if self._alone is None:
-                self._alone = self._single.create_runner()
+                self._alone = new_runner(self._single)
             return self._alone.run(inputs, outputs)
         finally:
             gathering.end(member)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from partita.contract.device_model import DeviceModel
+from partita.contract.device_model import DeviceModel, explanation_of, requests_at_once
 from partita.contract.explanation import Explanation
 from partita.contract.query import QueryResult, Reason, ReasonCode
 from partita.contract.runner import Runner
@@ -51,7 +51,7 @@ class MultiModel(DeviceModel):
                 self._notes.append(f"{device} gets no requests: {error}")
                 continue
             del self._refused[device]
-            room = members.counts.get(device) or compiled.optimal_number_of_infer_requests
+            room = members.counts.get(device) or requests_at_once(compiled)
             pooled.append(PooledDevice(device, compiled, room))
         if not pooled:
             raise unsupported_by_all(members.own_name, model, causes)
@@ -81,7 +81,7 @@ class MultiModel(DeviceModel):
         reason = Reason(ReasonCode.PRIORITY, f"a request on {first.device}, the first of the list")
         counts = [f"{one.device} has run {one.served} requests" for one in (first, *others)]
         notes = [*self._notes, *self._pool.notes, *(counts if others else ())]
-        return explained(first.compiled.explain(), reason, self._refused, notes)
+        return explained(explanation_of(first.compiled), reason, self._refused, notes)
 
     def export_state(self) -> Mapping[str, Any]:
         """What the devices keep."""
