@@ -76,6 +76,7 @@ def prober(
         attention=AttentionShape.of(model, op_graph),
         context=context,
         token_bytes=int(sum(token.weight_bytes.values())),
+        chained=token.formats_in_matrices,
     )
     properties = HeteroProperties(
         MULTI_DEVICE_PRIORITIES="CPU", HETERO_CONTEXT=context, DEVICE_PROPERTIES={"CPU": config}

@@ -268,6 +268,7 @@ class DecoderSizes(NamedTuple):
         attention: The sizes of its attention, if that is one operation.
         context: Tokens that its cache holds.
         token_bytes: Weights that it reads for a token.
+        chained: Formats that only products of its layers have.
     """
 
     formats: Collection[WeightFormat]
@@ -277,6 +278,7 @@ class DecoderSizes(NamedTuple):
     attention: AttentionShape | None = None
     context: int = 1
     token_bytes: int = 0
+    chained: Collection[WeightFormat] = ()
 
     @property
     def read_bytes(self) -> int:
@@ -288,12 +290,26 @@ class DecoderSizes(NamedTuple):
         """Weights, or caches, of probes that have the decoder's own sizes."""
         return min(self.token_bytes, READ_BYTES[-1])
 
+    def read_in_chains(self, kind: WeightFormat, rows: Mapping[Product, float]) -> float | None:
+        """Bytes of a format that a device reads a second; ``None`` if chains do not tell.
+
+        Args:
+            kind: The format.
+            rows: Seconds of those products of a row that were measured in chains.
+        """
+        products = [one for layer in self.layers for group in layer for one in group]
+        own = [one for one in products if one.kind == kind]
+        if kind not in self.chained or not all(one in rows for one in own):
+            return None
+        return sum(one.nbytes for one in own) / sum(rows[one] for one in own)
+
 
 def device_speed(device: ProbedDevice, decoder: DecoderSizes) -> DeviceSpeed:
     """A device's speed for a decoder, measured unless the database knows.
 
-    A format that the device does not take is left out; the plain one must be there. A device with
-    little room is measured by fewer and smaller matrices.
+    A format that the device does not take is left out; the plain one must be there, and is measured
+    by itself, since it tells how fast memory is. A device with little room is measured by fewer and
+    smaller matrices.
 
     Args:
         device: The device.
@@ -317,16 +333,21 @@ def device_speed(device: ProbedDevice, decoder: DecoderSizes) -> DeviceSpeed:
     for kind in sorted({PLAIN, *decoder.formats}, key=str):
         if not device.takes(kind):
             continue
-        count = -(-size // Product(kind, side, side).nbytes)
-        reading = device.first_taken(kind, side, count, 1, READ_EFFORT)
+        rate = None if kind == PLAIN else decoder.read_in_chains(kind, rows)
+        if rate is None:
+            count = -(-size // Product(kind, side, side).nbytes)
+            reading = device.first_taken(kind, side, count, 1, READ_EFFORT)
+            if reading is None:
+                continue
+            nbytes = reading.number * Product(kind, reading.side, reading.side).nbytes
+            rate = nbytes / reading.beside(op.seconds)
+            busy.append(reading.busy)
         many = device.first_taken(kind, MANY_SIDE, MANY_PRODUCTS, MANY_ROWS, EFFORT)
-        if reading is None or many is None:
+        if many is None:
             continue
-        nbytes = reading.number * Product(kind, reading.side, reading.side).nbytes
         products = MANY_ROWS * many.side**2 * many.number
-        read[kind] = nbytes / reading.beside(op.seconds)
-        multiply[kind] = products / many.beside(op.seconds)
-        busy += [reading.busy, many.busy]
+        read[kind], multiply[kind] = rate, products / many.beside(op.seconds)
+        busy.append(many.busy)
     if PLAIN not in read:
         raise PlanError(
             f"Device '{device.name}' cannot be measured: it runs no MatMul of {MANY_ROWS} rows of "

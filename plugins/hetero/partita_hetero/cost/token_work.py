@@ -132,6 +132,14 @@ class TokenWork:
         """All that is read."""
         return sum(self.weight_bytes.values()) + self.cache_bytes
 
+    @property
+    def formats_in_matrices(self) -> set[WeightFormat]:
+        """Formats of which all weights are those of products with one matrix."""
+        own: dict[WeightFormat, float] = {}
+        for (product, _), equal in self.matrices.items():
+            own[product.kind] = own.get(product.kind, 0.0) + equal.nbytes
+        return {kind for kind, nbytes in own.items() if nbytes >= self.weight_bytes[kind]}
+
 
 PLAIN = WeightFormat(32)
 """What is read, or multiplied, without a matrix of weights: norms, caches, attention."""

@@ -182,3 +182,21 @@ def test_each_matrix_of_a_probe_has_numbers_of_its_own(kind):
     matrices = [graph.initializers[f"{name}{number}"].const_value.numpy() for number in range(3)]
     rows = np.concatenate([matrix.reshape(len(matrix), -1) for matrix in matrices])
     assert len(np.unique(rows, axis=0)) == len(rows)
+
+
+def test_formats_that_chains_tell_need_no_probe_of_their_own():
+    layer = layer_of(Q4)
+    products = [product for group in layer for product in group]
+    rows = {product: 1e-6 * product.nbytes for product in products}
+    sizes = DecoderSizes({Q4}, 0, 0, [layer], chained={Q4})
+    assert sizes.read_in_chains(Q4, rows) == pytest.approx(1e6)
+    assert sizes._replace(chained=()).read_in_chains(Q4, rows) is None
+    assert sizes.read_in_chains(Q4, dict.fromkeys(products[:1], 1.0)) is None
+
+
+@pytest.mark.parametrize(("others", "expected"), [(0, {Q4}), (100, set())])
+def test_formats_that_other_operations_read_are_not_told_by_chains(others, expected):
+    product = Product(Q4, 64, 64)
+    matrices = {(product, 1): EqualProducts(3, 3 * product.nbytes)}
+    work = TokenWork({Q4: 3 * product.nbytes + others, PLAIN: 5}, matrices=matrices)
+    assert work.formats_in_matrices == expected

@@ -173,6 +173,7 @@ def plan_for(placer: Placer, out: Mapping[tuple[int, str], Reason]) -> PlannedDe
         objective = "THROUGHPUT"
     names = _usable(placer, [*devices.names, *placer.pins.values()])
     live = [op for op, constant in enumerate(placer.op_graph.constant) if not constant]
+    token = work.work(live, 1, 0)
     sizes = DecoderSizes(
         formats=formats_of(placer, work),
         weight_bytes=placer.model.weight_bytes,
@@ -180,7 +181,8 @@ def plan_for(placer: Placer, out: Mapping[tuple[int, str], Reason]) -> PlannedDe
         layers=work.layer_products(),
         attention=AttentionShape.of(placer.model, placer.op_graph),
         context=properties.HETERO_CONTEXT,
-        token_bytes=int(sum(work.work(live, 1, 0).weight_bytes.values())),
+        token_bytes=int(sum(token.weight_bytes.values())),
+        chained=token.formats_in_matrices,
     )
     described = describe_devices(devices=devices, names=names, decoder=sizes)
     return plan_decoder(placer, described, request, objective, out)
