@@ -38,6 +38,26 @@ _GRANITE = {
 }
 _WINDOW = {"attention.sliding_window": 16}
 _EXPERTS = {"expert_count": 4, "expert_used_count": 2, "expert_feed_forward_length": 256}
+_CHOICES = {
+    **_EXPERTS,
+    "leading_dense_block_count": 1,
+    "expert_shared_count": 1,
+    "expert_gating_func": 2,
+    "expert_weights_norm": True,
+    "expert_weights_scale": 1.5,
+    "expert_group_count": 1,
+    "expert_group_used_count": 1,
+}
+_LATENT = {
+    **_CHOICES,
+    "attention.head_count_kv": 1,
+    "attention.key_length": 96,
+    "attention.value_length": 64,
+    "attention.key_length_mla": 64,
+    "attention.value_length_mla": 32,
+    "attention.kv_lora_rank": 64,
+    "attention.q_lora_rank": 96,
+}
 
 
 def _scaled(scaling: dict[str, Any]) -> dict[str, Any]:
@@ -88,6 +108,44 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "stablelm": ("stablelm", {"rope.dimension_count": 8, "use_parallel_residual": False}),
     "phi2": ("phi2", {"rope.dimension_count": 8}),
     "falcon": ("falcon", {}),
+    "gpt-oss": (
+        "gpt-oss",
+        {**_EXPERTS, "attention.sliding_window": 16, "block_count": 4},
+    ),
+    "mistral3": (
+        "mistral3",
+        {**_scaled({**_YARN, "yarn_log_multiplier": 1.0}), "attention.temperature_scale": 0.1},
+    ),
+    "deepseek2": ("deepseek2", _LATENT),
+    "deepseek2, yarn": (
+        "deepseek2",
+        {**_LATENT, **_scaled({**_YARN, "yarn_log_multiplier": 0.1})},
+    ),
+    "deepseek2, softmax": ("deepseek2", {**_LATENT, "expert_gating_func": 1}),
+    "deepseek": (
+        "deepseek",
+        {**_EXPERTS, "leading_dense_block_count": 1, "expert_shared_count": 1}
+        | {"expert_weights_scale": 1.0},
+    ),
+    "glm4moe": ("glm4moe", {**_CHOICES, "block_count": 3, "rope.dimension_count": 16}),
+    "bailingmoe2": ("bailingmoe2", {**_CHOICES, "block_count": 3}),
+    "dots1": ("dots1", {**_CHOICES, "block_count": 3}),
+    "minimax-m2": ("minimax-m2", {**_EXPERTS, "expert_gating_func": 2}),
+    "olmoe": ("olmoe", {**_EXPERTS, "attention.head_count_kv": 8}),
+    "ernie4_5-moe": (
+        "ernie4_5-moe",
+        {**_EXPERTS, "leading_dense_block_count": 1, "block_count": 3}
+        | {"expert_shared_count": 1, "interleave_moe_layer_step": 1}
+        | {"expert_shared_feed_forward_length": 256},
+    ),
+    "exaone4": ("exaone4", {}),
+    "seed_oss": ("seed_oss", {}),
+    "qwen2vl": ("qwen2vl", {"rope.dimension_sections": [6, 5, 5, 0]}),
+    "qwen3vl": ("qwen3vl", {"rope.dimension_sections": [6, 5, 5, 0]}),
+    "qwen3vlmoe": (
+        "qwen3vlmoe",
+        {**_EXPERTS, "rope.dimension_sections": [6, 5, 5, 0]},
+    ),
     "olmo2": ("olmo2", {}),
     "olmo2, yarn and windows": ("olmo2", {**_WINDOW, "block_count": 4, **_scaled(_YARN)}),
 }

@@ -25,9 +25,13 @@ TYPES = {
     "Q4_K": 12,
     "Q5_K": 13,
     "Q6_K": 14,
+    "IQ4_NL": 20,
+    "IQ4_XS": 23,
     "BF16": 30,
+    "MXFP4": 39,
 }
-ELEMENTS = {"F32": 1, "F16": 1, "BF16": 1, "Q4_K": 256, "Q5_K": 256, "Q6_K": 256}
+ELEMENTS = dict.fromkeys(("F32", "F16", "BF16"), 1)
+ELEMENTS |= dict.fromkeys(("Q4_K", "Q5_K", "Q6_K", "IQ4_XS"), 256)
 BYTES = {
     "F32": 4,
     "F16": 2,
@@ -40,6 +44,9 @@ BYTES = {
     "Q4_K": 144,
     "Q5_K": 176,
     "Q6_K": 210,
+    "IQ4_NL": 18,
+    "IQ4_XS": 136,
+    "MXFP4": 17,
 }
 QUANTISED = [name for name in TYPES if name not in ("F32", "F16", "BF16")]
 
@@ -104,6 +111,13 @@ def _random_blocks(rng, kind, step):
         case "Q6_K":
             scales = rng.integers(-64, 64, (len(step), 16), np.int8)
             return body(192), scales.view(np.uint8), half(step / 512)
+        case "IQ4_NL":
+            return half(step / 64), body(16)
+        case "IQ4_XS":
+            return half(step / 1024), body(134)
+        case "MXFP4":
+            exponents = np.rint(np.log2(step / 3) + 127).astype(np.uint8)
+            return exponents[:, None], body(16)
     raise AssertionError(kind)
 
 
@@ -144,6 +158,33 @@ def _unpack_q5_1(data):
 
 def _unpack_q8_0(data):
     return [_half(data, 0) * _signed(q) for q in data[2:34]]
+
+
+_IQ4 = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113])
+
+
+def _unpack_iq4_nl(data):
+    return [_half(data, 0) * _IQ4[q] for q in _four_bits(data, 2)]
+
+
+def _unpack_iq4_xs(data):
+    numbers, high = [], data[2] | data[3] << 8
+    for group in range(8):
+        low = data[4 + group // 2] >> 4 * (group % 2) & 15
+        scale = (low | (high >> 2 * group & 3) << 4) - 32
+        numbers += [_half(data, 0) * scale * _IQ4[q] for q in _four_bits(data, 8 + 16 * group)]
+    return numbers
+
+
+def _unpack_mxfp4(data):
+    """OCP's Microscaling formats: a power of two times sign, two bits of exponent, one of 1/2."""
+    scale = 2.0 ** (data[0] - 127.0)
+    numbers = []
+    for q in _four_bits(data, 1):
+        exponent, half = q >> 1 & 3, q & 1
+        size = np.where(exponent == 0, half / 2, 2.0 ** (exponent - 1.0) * (1 + half / 2))
+        numbers.append(np.where(q & 8, -1, 1) * size * scale)
+    return numbers
 
 
 def _scale_and_offset(packed, group):
@@ -298,12 +339,75 @@ def narrow_decoder_metadata(architecture="llama", **changes):
 
 _QKV = {"attn_qkv": ("attn_q", "attn_k", "attn_v")}
 _GATE_AND_UP = {"ffn_up": ("ffn_gate", "ffn_up")}
-_JOINED = {"phi3": _QKV | _GATE_AND_UP, "glm4": _GATE_AND_UP, "phi2": _QKV, "falcon": _QKV}
+_JOINED = {
+    "phi3": _QKV | _GATE_AND_UP,
+    "glm4": _GATE_AND_UP,
+    "phi2": _QKV,
+    "falcon": _QKV,
+    "bailingmoe2": _QKV,
+}
 """Architecture to its tensors in which others lie, one behind the other."""
 
 _CENTERED = ("command-r", "cohere2", "starcoder2", "stablelm", "phi2", "falcon")
 _BIASED = ("starcoder2", "phi2")
+_BIASED_QUERIES = ("qwen2", "qwen2moe", "qwen2vl", "glm4moe", "seed_oss", "gpt-oss")
 _PARALLEL = ("command-r", "cohere2", "phi2", "falcon")
+_NORMS = {
+    **dict.fromkeys(("olmo2", "exaone4"), ()),
+    **dict.fromkeys(("gpt-oss", "glm4moe", "seed_oss"), ("attn_norm", "post_attention_norm")),
+}
+"""Architecture to its normalizations of what blocks read, where they are not those of llama."""
+
+_POST_NORMS = ("gemma2", "gemma3", "olmo2", "glm4", "exaone4")
+_HEAD_NORMS = (
+    *("qwen3", "qwen3moe", "qwen3vl", "qwen3vlmoe", "gemma3", "glm4moe", "exaone4", "dots1"),
+    "bailingmoe2",
+)
+_WHOLE_NORMS = ("olmo2", "olmoe", "minimax-m2")
+"""Of queries and keys, across all heads."""
+
+_SHARED = (
+    *("qwen2moe", "granitemoe", "deepseek", "deepseek2", "glm4moe", "ernie4_5-moe", "bailingmoe2"),
+    "dots1",
+)
+_WISHED = ("glm4moe", "ernie4_5-moe", "bailingmoe2", "dots1", "minimax-m2", "deepseek2")
+"""What is added to scores of experts for the choice alone."""
+
+
+def _latent_tensors(rng, kind, get, block):
+    """Of attention by short vectors."""
+    hidden, heads = get("embedding_length"), get("attention.head_count")
+    rank, query_rank = get("attention.kv_lora_rank"), get("attention.q_lora_rank")
+    key, value = get("attention.key_length_mla"), get("attention.value_length_mla")
+    turned = get("rope.dimension_count")
+    gamma = lambda n: stored("F32", rng.uniform(0.5, 1.5, n))  # noqa: E731
+    matrix = lambda *shape: random_tensor(rng, kind, shape)  # noqa: E731
+    queries = {"attn_q.weight": matrix(heads * key, hidden)}
+    if query_rank:
+        queries = {
+            "attn_q_a.weight": matrix(query_rank, hidden),
+            "attn_q_a_norm.weight": gamma(query_rank),
+            "attn_q_b.weight": matrix(heads * key, query_rank),
+        }
+    found = queries | {
+        "attn_kv_a_mqa.weight": matrix(rank + turned, hidden),
+        "attn_kv_a_norm.weight": gamma(rank),
+        "attn_k_b.weight": matrix(heads, rank, key - turned),
+        "attn_v_b.weight": matrix(heads, value, rank),
+        "attn_output.weight": matrix(hidden, heads * value),
+    }
+    return {f"{block}{name}": one for name, one in found.items()}
+
+
+def latent_metadata(**changes):
+    """Metadata of a very small decoder of DeepSeek's kind."""
+    sizes = {"key_length": 96, "value_length": 64, "key_length_mla": 64, "value_length_mla": 32}
+    sizes |= {"kv_lora_rank": 64, "q_lora_rank": 96, "head_count_kv": 1}
+    given = {f"attention__{key}": value for key, value in sizes.items()}
+    given |= {"rope__dimension_count": 32, "leading_dense_block_count": 1, "expert_count": 8}
+    given |= {"expert_used_count": 3, "expert_gating_func": 2, "expert_weights_norm": True}
+    given |= {"expert_weights_scale": 1.5, "expert_shared_count": 1}
+    return narrow_decoder_metadata("deepseek2", **given | changes)
 
 
 def decoder_tensors(metadata, kind="F32", seed=0, vocabulary=96, embedding=None, tied=True):
@@ -334,6 +438,7 @@ def decoder_tensors(metadata, kind="F32", seed=0, vocabulary=96, embedding=None,
     if name == "phi2":
         tensors["output.bias"] = bias(vocabulary)
     experts = metadata.get(f"{name}.expert_count", 0)
+    first = metadata.get(f"{name}.leading_dense_block_count", 0)
     for layer in range(get("block_count")):
         block = f"blk.{layer}."
         shapes = {
@@ -345,12 +450,21 @@ def decoder_tensors(metadata, kind="F32", seed=0, vocabulary=96, embedding=None,
             "ffn_up": (inner, hidden),
             "ffn_down": (hidden, inner),
         }
-        if experts:
+        if name == "deepseek2":
+            tensors |= _latent_tensors(rng, kind, lambda key: metadata.get(f"{name}.{key}"), block)
+            for part in ("attn_q", "attn_k", "attn_v", "attn_output"):
+                del shapes[part]
+        mixed = experts and layer >= first
+        if mixed:
             for part in ("ffn_gate", "ffn_up", "ffn_down"):
                 shape = (experts, *shapes.pop(part))
                 tensors[f"{block}{part}_exps.weight"] = random_tensor(rng, kind, shape)
+                if name == "gpt-oss":
+                    tensors[f"{block}{part}_exps.bias"] = bias(shape[:2])
             gate = random_tensor(rng, "F32", (experts, hidden), 0.3)
             tensors[f"{block}ffn_gate_inp.weight"] = gate
+            if name in _WISHED:
+                tensors[f"{block}exp_probs_b.bias"] = bias(experts)
         for part, shape in shapes.items():
             tensors[f"{block}{part}.weight"] = random_tensor(rng, kind, shape)
         if name in ("starcoder2", "phi2", "falcon"):
@@ -364,27 +478,32 @@ def decoder_tensors(metadata, kind="F32", seed=0, vocabulary=96, embedding=None,
         if name in _BIASED:
             for part, shape in shapes.items():
                 tensors[f"{block}{part}.bias"] = bias(shape[0])
-        norms = () if name == "olmo2" else ("attn_norm", "ffn_norm")
+        norms = _NORMS.get(name, ("attn_norm", "ffn_norm"))
         for part in norms[:1] if name in _PARALLEL else norms:
             tensors[f"{block}{part}.weight"] = gamma(hidden)
             if name in _CENTERED and name not in ("command-r", "cohere2"):
                 tensors[f"{block}{part}.bias"] = bias(hidden)
-        if name in ("qwen2moe", "granitemoe"):
+        if name in _SHARED and mixed:
             for part in ("gate", "up", "down"):
                 shape = (hidden, inner) if part == "down" else (inner, hidden)
                 tensors[f"{block}ffn_{part}_shexp.weight"] = random_tensor(rng, kind, shape)
         if name == "qwen2moe":
             tensors[f"{block}ffn_gate_inp_shexp.weight"] = stored("F32", rng.normal(0, 0.3, hidden))
-        if name in ("qwen2", "qwen2moe"):
+        if name == "gpt-oss":
+            tensors[f"{block}attn_sinks.weight"] = bias(heads)
+            tensors[f"{block}attn_output.bias"] = bias(hidden)
+            if experts:
+                tensors[f"{block}ffn_gate_inp.bias"] = bias(experts)
+        if name in _BIASED_QUERIES:
             for part in ("attn_q", "attn_k", "attn_v"):
                 tensors[f"{block}{part}.bias"] = bias(shapes[part][0])
-        if name in ("qwen3", "qwen3moe", "gemma3"):
+        if name in _HEAD_NORMS:
             for part in ("attn_q_norm", "attn_k_norm"):
                 tensors[f"{block}{part}.weight"] = gamma(size)
-        if name == "olmo2":
+        if name in _WHOLE_NORMS:
             tensors[f"{block}attn_q_norm.weight"] = gamma(heads * size)
             tensors[f"{block}attn_k_norm.weight"] = gamma(narrow)
-        if name in ("gemma2", "gemma3", "olmo2", "glm4"):
+        if name in _POST_NORMS:
             for part in ("post_attention_norm", "post_ffw_norm"):
                 tensors[f"{block}{part}.weight"] = gamma(hidden)
     return tensors

@@ -16,9 +16,17 @@ CENTERED = ("command-r", "cohere2", "starcoder2", "stablelm", "phi2", "falcon")
 
 INTERLEAVED = (
     *("llama", "smollm3", "granite", "granitemoe", "glm4", "ernie4_5", "internlm2"),
-    *("command-r", "cohere2"),
+    *("command-r", "cohere2", "mistral3", "deepseek", "deepseek2", "ernie4_5-moe"),
 )
 """Those of which pairs that rotary embedding turns lie side by side."""
+
+
+PRE_NORMS = ("gpt-oss", "glm4moe", "seed_oss")
+"""Those that call the normalization before the feed-forward part as others call that behind
+attention."""
+
+WHOLE_NORMS = ("olmo2", "olmoe", "minimax-m2")
+"""Those that normalize queries and keys of all heads together."""
 
 
 @dataclass
@@ -90,8 +98,10 @@ class ReferenceDecoder:
             own = f"blk.{layer}.attn_norm_2"  # of Falcon 40B
             attended = self._norm(x, own) if f"{own}.weight" in self.weights else read
             x = x + share * self._attention(attended, layer)
-            if self.name == "olmo2":
+            if self.name in ("olmo2", "exaone4"):
                 read = x
+            elif self.name in PRE_NORMS:
+                read = self._norm(x, f"blk.{layer}.post_attention_norm")
             elif f"blk.{layer}.ffn_norm.weight" in self.weights:
                 read = self._norm(x, f"blk.{layer}.ffn_norm")
             # else both halves of the block read the same
@@ -125,7 +135,8 @@ class ReferenceDecoder:
 
     def _window(self, layer):
         """Positions that a layer sees."""
-        every = {"gemma2": 2, "gemma3": 6, "olmo2": 4, "cohere2": 4}.get(self.name, 0)
+        every = {"gemma2": 2, "gemma3": 6, "olmo2": 4, "cohere2": 4, "gpt-oss": 2, "exaone4": 4}
+        every = every.get(self.name, 0)
         if self.name == "phi3":  # a window for all layers
             return self.get("attention.sliding_window", 0) or math.inf
         every = self.get("attention.sliding_window_pattern", every)
@@ -133,10 +144,14 @@ class ReferenceDecoder:
         return self.get("attention.sliding_window", math.inf) if local else math.inf
 
     def _attention(self, x, layer):
+        if self.name == "deepseek2":
+            return self._latent_attention(x, layer)
         block = f"blk.{layer}."
         q, k, v = self._queries_keys_values(x, block)
         local = self._window(layer) < math.inf
         turns = {"smollm3": (layer + 1) % 4 > 0, "cohere2": local}  # some layers turn nothing
+        if self.get("attention.sliding_window"):
+            turns["exaone4"] = local
         if turns.get(self.name, True):
             q, k = self._rotated(q, local), self._rotated(k, local)
         self.keys[layer].append(self._rounded(k))
@@ -148,12 +163,54 @@ class ReferenceDecoder:
         for head in range(self.heads):
             group = head * self.kv_heads // self.heads
             scale = self.get("attention.scale", 1 / math.sqrt(self.size))
-            scores = keys[:, group] @ q[head] * scale
+            scores = keys[:, group] @ q[head] * scale * self._sharpness()
             scores = _capped(scores, self.attention_bound)
+            if f"{block}attn_sinks.weight" in self.weights:
+                scores = np.append(scores, self.weights[f"{block}attn_sinks.weight"][head])
             shares = np.exp(scores - scores.max())
-            heads.append(shares / shares.sum() @ values[:, group])
+            shares = (shares / shares.sum())[: len(values)]
+            heads.append(shares @ values[:, group])
         result = self._linear(np.concatenate(heads), f"{block}attn_output")
+        if self.name in PRE_NORMS:
+            return result
         return self._norm_if_there(result, f"{block}post_attention_norm")
+
+    def _sharpness(self):
+        """What products of queries and keys are multiplied by at this position."""
+        scale = self.get("attention.temperature_scale", 0.0)
+        step = self.get("rope.scaling.original_context_length", self.get("context_length"))
+        return 1 + scale * math.log(1 + self.position // step)
+
+    def _latent_attention(self, x, layer):
+        """Of DeepSeek, with keys and values of each head made from all vectors so far."""
+        block = f"blk.{layer}."
+        rank, turned = self.get("attention.kv_lora_rank"), self.rotated
+        read = x
+        if self.get("attention.q_lora_rank"):
+            read = self._norm(self._linear(x, f"{block}attn_q_a"), f"{block}attn_q_a_norm")
+            queries = self._linear(read, f"{block}attn_q_b").reshape(self.heads, -1)
+        else:
+            queries = self._linear(x, f"{block}attn_q").reshape(self.heads, -1)
+        vector, own = np.split(self._linear(x, f"{block}attn_kv_a_mqa"), [rank])
+        vector = self._norm(vector, f"{block}attn_kv_a_norm")
+        self.keys[layer].append(self._rounded(self._rotated(own[None], False))[0])
+        self.values[layer].append(self._rounded(vector[None])[0])
+        plain = queries.shape[1] - turned
+        turns = self._rotated(queries[:, plain:], False)
+        vectors = np.array(self.values[layer])
+        stretched = 1.0
+        if self.get("rope.scaling.type") == "yarn":  # mscale_all_dim of DeepSeek's own code
+            multiplier = 10 * self.get("rope.scaling.yarn_log_multiplier", 0.0)
+            stretched = 1 + 0.1 * multiplier * math.log(self.get("rope.scaling.factor"))
+        heads = []
+        for head in range(self.heads):
+            keys = vectors @ self.weights[f"{block}attn_k_b.weight"][head]
+            values = vectors @ self.weights[f"{block}attn_v_b.weight"][head].T
+            scores = keys @ queries[head, :plain] + np.array(self.keys[layer]) @ turns[head]
+            scores = scores / math.sqrt(queries.shape[1]) * stretched**2 * self._sharpness()
+            shares = np.exp(scores - scores.max())
+            heads.append(shares / shares.sum() @ values)
+        return self._linear(np.concatenate(heads), f"{block}attn_output")
 
     def _queries_keys_values(self, x, block):
         """Each [heads, size]; norms are of a head or, in OLMo 2, of all heads together."""
@@ -163,10 +220,10 @@ class ReferenceDecoder:
             q, k, v = np.split(joined, [queries, queries + narrow])
         else:
             q, k, v = (self._linear(x, f"{block}attn_{part}") for part in "qkv")
-        if self.name == "olmo2":
+        if self.name in WHOLE_NORMS:
             q, k = self._norm(q, f"{block}attn_q_norm"), self._norm(k, f"{block}attn_k_norm")
         q, k, v = (part.reshape(-1, self.size) for part in (q, k, v))
-        if self.name == "olmo2":
+        if self.name in WHOLE_NORMS:
             return q, k, v
         q = self._norm_if_there(q, f"{block}attn_q_norm")
         return q, self._norm_if_there(k, f"{block}attn_k_norm"), v
@@ -197,7 +254,11 @@ class ReferenceDecoder:
         told = self.get("rope.scaling.attn_factor", 1.0)
         if self.get("rope.scaling.type") != "yarn":
             return told
-        return told * (0.1 * math.log(self.get("rope.scaling.factor")) + 1)
+        logarithm = math.log(self.get("rope.scaling.factor"))
+        multiplier = self.get("rope.scaling.yarn_log_multiplier", 0.0)
+        if multiplier and self.name == "deepseek2":
+            return told
+        return told * (0.1 * logarithm + 1) / (0.1 * multiplier * logarithm + 1)
 
     def _frequencies(self, plain):
         base = self.get("rope.freq_base", 10000.0)
@@ -225,8 +286,11 @@ class ReferenceDecoder:
         def pair_with(turns):  # the pair that turns so often in the original context
             return self.rotated / 2 * math.log(length / (turns * 2 * math.pi), base)
 
-        low = max(math.floor(pair_with(32)), 0)
-        high = min(math.ceil(pair_with(1)), self.rotated - 1)
+        low = pair_with(self.get("rope.scaling.yarn_beta_fast", 32))
+        high = pair_with(self.get("rope.scaling.yarn_beta_slow", 1))
+        if self.name != "gpt-oss":  # whose configuration says "truncate": false
+            low, high = math.floor(low), math.ceil(high)
+        low, high = max(low, 0), min(high, self.rotated - 1)
         share = min(max((pair - low) / max(high - low, 1e-3), 0), 1)
         return frequency * (1 - share) + frequency / factor * share
 
@@ -245,22 +309,14 @@ class ReferenceDecoder:
         return self._norm_if_there(result, f"{block}post_ffw_norm")
 
     def _experts(self, x, block):
-        """The likeliest experts, each by its part of what these have of the probability.
-
-        Of qwen2moe parts are of the probability of all. One expert may be for all tokens.
-        """
-        scores = self._linear(x, f"{block}ffn_gate_inp")
-        probable = np.exp(scores - scores.max())
-        chosen = np.argsort(-probable)[: self.get("expert_used_count")]
+        """What the chosen experts make of it, each by its share, and an expert for all tokens."""
         result = 0
-        for expert in chosen:
+        for expert, share in self._choice(x, block).items():
             gate, up, down = (
-                self.weights[f"{block}ffn_{part}_exps.weight"][expert]
+                self._of_expert(f"{block}ffn_{part}_exps", expert)
                 for part in ("gate", "up", "down")
             )
-            of = probable if self.name == "qwen2moe" else probable[chosen]
-            share = probable[expert] / of.sum()
-            result = result + share * (down @ (self._active(gate @ x) * (up @ x)))
+            result = result + share * down(self._gated(gate(x), up(x)))
         if f"{block}ffn_up_shexp.weight" not in self.weights:
             return result
         gate, up = (
@@ -272,6 +328,42 @@ class ReferenceDecoder:
             return result + shared
         score = self.weights[f"{block}ffn_gate_inp_shexp.weight"] @ x
         return result + shared / (1 + np.exp(-score))
+
+    def _of_expert(self, name, expert):
+        """The product of one expert."""
+        bias = self.weights.get(f"{name}.bias")
+        added = 0 if bias is None else bias[expert]
+        return lambda x: self.weights[f"{name}.weight"][expert] @ x + added
+
+    def _gated(self, gate, up):
+        if self.name != "gpt-oss":
+            return self._active(gate) * up
+        gate, up = np.minimum(gate, 7), np.clip(up, -7, 7)
+        return gate / (1 + np.exp(-1.702 * gate)) * (up + 1)
+
+    def _choice(self, x, block):
+        """Experts that a token chooses, with their shares.
+
+        Mostly parts of what these have of the probability; of others what the file says.
+        """
+        scores = self._linear(x, f"{block}ffn_gate_inp")
+        powers = np.exp(scores - scores.max())
+        used, kind = self.get("expert_used_count"), self.get("expert_gating_func", 1)
+        probable = 1 / (1 + np.exp(-scores)) if kind == 2 else powers / powers.sum()
+        wishes = probable + self.weights.get(f"{block}exp_probs_b.bias", 0)
+        groups = self.get("expert_group_count", 1)
+        if groups > 1:
+            parts = np.sort(wishes.reshape(groups, -1), axis=1)[:, -2 if kind == 2 else -1 :]
+            out = np.argsort(-parts.sum(1))[self.get("expert_group_used_count") :]
+            wishes = wishes.reshape(groups, -1).copy()
+            wishes[out] = -np.inf
+            wishes = wishes.reshape(-1)
+        chosen = np.argsort(-wishes)[:used]
+        shares = probable[chosen]
+        of_all = self.name in ("qwen2moe", "olmoe")
+        if self.get("expert_weights_norm", self.name not in ("deepseek", "deepseek2")):
+            shares = shares if of_all else shares / shares.sum()
+        return dict(zip(chosen, shares * self.get("expert_weights_scale", 1.0), strict=True))
 
     def _active(self, gate):
         if self.name == "falcon":

@@ -13,8 +13,8 @@ from .numbers import FLOATS, hostile_integer
 
 sys.path.append(str(Path(__file__).parents[1]))
 
-_KINDS = ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0")
-_OTHERS = ("phi3", "granite", "olmo2", "command-r", "falcon")
+_KINDS = ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "MXFP4", "IQ4_NL")
+_OTHERS = ("phi3", "granite", "olmo2", "command-r", "falcon", "exaone4", "mistral3", "gpt-oss")
 _TEXTS = ("", "none", "linear", "yarn", "longrope", "llama", "qwen2", "\0", "a" * 70000)
 
 
@@ -79,7 +79,7 @@ def _hostile_entry(rng):
 @functools.cache
 def files():
     """Metadata and tensors of sound files."""
-    from gguf_files import decoder_tensors, narrow_decoder_metadata, stored
+    from gguf_files import decoder_tensors, latent_metadata, narrow_decoder_metadata, stored
 
     made = []
     for number, kind in enumerate(_KINDS):
@@ -94,6 +94,11 @@ def files():
         made.append((metadata, decoder_tensors(metadata, kind, vocabulary=16)))
     for name, kind in zip(_OTHERS, _KINDS, strict=False):
         factors = {"logit_scale": 0.5, "residual_scale": 0.2, "attention__sliding_window": 2}
+        if name == "mistral3":
+            factors = {"attention__temperature_scale": 0.1, "rope__scaling__type": "yarn"}
+            factors["rope__scaling__original_context_length"] = 16
+        if name == "gpt-oss":
+            factors |= {"expert_count": 3, "expert_used_count": 2}
         metadata = narrow_decoder_metadata(name, block_count=1, **factors)
         tensors = decoder_tensors(metadata, kind, vocabulary=16)
         if name == "phi3":
@@ -101,4 +106,8 @@ def files():
                 divisors = stored("F32", np.linspace(1, 9, 8))
                 tensors[f"rope_factors_{length}.weight"] = divisors
         made.append((metadata, tensors))
+    groups = {"expert_group_count": 4, "expert_group_used_count": 2}
+    for changes in (groups, {"attention__q_lora_rank": 0, "nextn_predict_layers": 0}):
+        metadata = latent_metadata(**changes)
+        made.append((metadata, decoder_tensors(metadata, "Q8_0", vocabulary=16)))
     return made

@@ -3,7 +3,7 @@
 import ml_dtypes
 import numpy as np
 import pytest
-from gguf_files import decoder_tensors, gguf_bytes, narrow_decoder_metadata
+from gguf_files import decoder_tensors, gguf_bytes, latent_metadata, narrow_decoder_metadata
 from llm_reference import ReferenceDecoder
 
 from partita import DecoderOptions
@@ -32,15 +32,19 @@ def request_of(core, metadata, tensors, **options):
         ("falcon", "F16"),
         ("qwen2moe", "Q8_0"),
         ("qwen3moe", "F16"),
+        ("gpt-oss", "MXFP4"),
+        ("deepseek2", "Q4_0"),
     ],
 )
 def test_a_prompt_in_parts_and_tokens_behind_it(core, architecture, kind):
     changes = {"attention__sliding_window": 3} if architecture.startswith("gemma") else {}
     if architecture in ("granite", "command-r"):
         changes = {"logit_scale": 0.5}
-    if architecture.endswith("moe"):
+    if architecture.endswith("moe") or architecture == "gpt-oss":
         changes = {"expert_count": 4, "expert_used_count": 2}
     metadata = narrow_decoder_metadata(architecture, **changes)
+    if architecture == "deepseek2":
+        metadata = latent_metadata(expert_group_count=4, expert_group_used_count=2)
     tensors = decoder_tensors(metadata, kind, tied=architecture != "qwen2")
     judge = ReferenceDecoder(metadata, {name: one.numbers() for name, one in tensors.items()})
     check(request_of(core, metadata, tensors), judge)

@@ -75,7 +75,7 @@ def test_blocks_of_zeros_are_zeros(kind):
     assert not unpacked(tensor_of(Stored(kind, (1, 256), data))).any()
 
 
-@pytest.mark.parametrize("kind", QUANTISED)
+@pytest.mark.parametrize("kind", [kind for kind in QUANTISED if kind != "MXFP4"])
 @pytest.mark.parametrize("half", [b"\x00\x7c", b"\xff\xff"], ids=["infinite", "no number"])
 def test_scales_that_are_no_numbers_make_no_warning(kind, half):
     count = len(random_tensor(np.random.default_rng(6), kind, (1, 256)).data)

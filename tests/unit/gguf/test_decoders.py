@@ -8,6 +8,7 @@ from gguf_files import (
     decoder_metadata,
     decoder_tensors,
     gguf_bytes,
+    latent_metadata,
     narrow_decoder_metadata,
     stored,
 )
@@ -62,7 +63,7 @@ def for_onnxruntime(model):
     """
     for node in list(model.graph):
         sizes = {name: found.value for name, found in node.attributes.items()}
-        if node.op_type != "MatMulNBits" or sizes["bits"] != 8 or len(node.inputs) < 4:
+        if node.op_type != "MatMulNBits" or sizes["bits"] != 8 or node.inputs[3:4] in ((), (None,)):
             continue
         quants, scales, zero_points = (v.const_value.numpy() for v in node.inputs[1:4])
         weight = scales[..., None] * (quants.astype(np.float32) - zero_points[..., None])
@@ -116,9 +117,9 @@ def test_five_bits_become_eight(kind):
 ARCHITECTURES = (
     *("smollm3", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "phi3", "granite", "olmo2"),
     *("glm4", "ernie4_5", "exaone", "internlm2", "command-r", "cohere2", "starcoder2", "stablelm"),
-    *("phi2", "falcon"),
+    *("phi2", "falcon", "mistral3", "exaone4", "seed_oss"),
 )
-WINDOWED = ("gemma2", "gemma3", "phi3", "olmo2", "cohere2")
+WINDOWED = ("gemma2", "gemma3", "phi3", "olmo2", "cohere2", "exaone4")
 GRANITE = {
     "embedding_scale": 3.0,
     "residual_scale": 0.22,
@@ -140,7 +141,9 @@ def test_architectures(architecture, kind):
         changes = {"logit_scale": 0.5}
     if architecture in WINDOWED:
         changes |= {"attention__sliding_window": 4}
-    layers = {"gemma3": 6, "smollm3": 5, "olmo2": 5, "cohere2": 5}.get(architecture, 2)
+    layers = {"gemma3": 6, "smollm3": 5, "olmo2": 5, "cohere2": 5, "exaone4": 5}.get(
+        architecture, 2
+    )
     metadata = narrow_decoder_metadata(architecture, block_count=layers, **changes)
     check(metadata, decoder_tensors(metadata, kind))
 
@@ -166,7 +169,10 @@ def test_layers_that_the_file_gives_a_window(architecture, pattern):
     check(metadata, decoder_tensors(metadata, "F32"))
 
 
-@pytest.mark.parametrize("architecture", ["llama", "qwen2moe", "qwen3moe", "granitemoe"])
+@pytest.mark.parametrize(
+    "architecture",
+    ["llama", "qwen2moe", "qwen3moe", "qwen3vlmoe", "granitemoe", "olmoe", "mistral3", "gpt-oss"],
+)
 @pytest.mark.parametrize("kind", ["F16", "Q4_0"])
 def test_mixtures_of_experts(architecture, kind):
     changes = GRANITE if architecture == "granitemoe" else {}
@@ -174,6 +180,112 @@ def test_mixtures_of_experts(architecture, kind):
     found, _ = check(metadata, decoder_tensors(metadata, kind))
     experts = [op.name for op in found.model.ops if op.op_type == "If"]
     assert experts[:2] == ["blk.0.experts.0", "blk.0.experts.1"] and len(experts) == 10
+
+
+BY_FILE = {"expert_gating_func": 2, "expert_weights_norm": True, "expert_weights_scale": 2.5}
+
+
+@pytest.mark.parametrize("architecture", ["glm4moe", "bailingmoe2", "dots1", "minimax-m2"])
+@pytest.mark.parametrize("kind", ["F32", "Q8_0"])
+def test_mixtures_of_which_the_file_says_how_tokens_choose(architecture, kind):
+    changes = {} if architecture == "minimax-m2" else {"leading_dense_block_count": 1}
+    changes |= {"attention__key_length": 32, "attention__value_length": 32}
+    changes |= {"expert_count": 8, "expert_used_count": 3}
+    metadata = narrow_decoder_metadata(architecture, block_count=3, **changes | BY_FILE)
+    check(metadata, decoder_tensors(metadata, kind))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"expert_gating_func": 2, "expert_weights_norm": True},
+        {"expert_gating_func": 1, "expert_weights_norm": True},
+        {"expert_gating_func": 1, "expert_weights_norm": False, "expert_weights_scale": 4.0},
+        {"expert_gating_func": 2, "expert_weights_norm": False},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("groups", [(1, 1), (4, 2), (4, 4), (8, 5)], ids=str)
+def test_shares_and_groups_of_experts(changes, groups):
+    count, used = groups
+    changes |= {"expert_group_count": count, "expert_group_used_count": used}
+    metadata = latent_metadata(block_count=3, **changes)
+    check(metadata, decoder_tensors(metadata, "F32"))
+
+
+def test_experts_of_an_older_deepseek():
+    experts = {"expert_count": 5, "expert_used_count": 2, "leading_dense_block_count": 1}
+    for name in ("deepseek", "ernie4_5-moe"):
+        metadata = narrow_decoder_metadata(name, block_count=3, expert_shared_count=2, **experts)
+        check(metadata, decoder_tensors(metadata, "F32"))
+
+
+@pytest.mark.parametrize("kind", ["F32", "Q4_0", "Q8_0"])
+@pytest.mark.parametrize("query_rank", [0, 96])
+def test_attention_over_short_vectors(kind, query_rank):
+    metadata = latent_metadata(attention__q_lora_rank=query_rank)
+    found, _ = check(metadata, decoder_tensors(metadata, kind))
+    shapes = {port.name: port.shape for port in found.model.inputs}
+    assert shapes["past_key_values.0.key"] == ("batch", 1, 64, 96)
+
+
+def test_short_vectors_in_a_stretched_context():
+    scaling = {"type": "yarn", "factor": 40.0, "original_context_length": 16}
+    scaling |= {"yarn_log_multiplier": 0.0707}
+    changes = {f"rope__scaling__{key}": value for key, value in scaling.items()}
+    metadata = latent_metadata(expert_group_count=4, expert_group_used_count=2, **changes)
+    check(metadata, decoder_tensors(metadata, "F32"))
+
+
+@pytest.mark.parametrize("kind", ["MXFP4", "BF16", "Q8_0", "IQ4_NL"])
+def test_gpt_oss(kind):
+    scaling = {"type": "yarn", "factor": 32.0, "original_context_length": 16}
+    changes = {f"rope__scaling__{key}": value for key, value in scaling.items()}
+    changes |= {"expert_count": 5, "expert_used_count": 2, "attention__sliding_window": 4}
+    changes |= {"rope__freq_base": 150000.0, "block_count": 4}
+    metadata = narrow_decoder_metadata("gpt-oss", **changes)
+    tensors = decoder_tensors(metadata, kind)
+    for name in tensors:  # so large that bounds of gates count
+        if name.endswith("_exps.bias"):
+            tensors[name] = stored("F32", 40 * tensors[name].numbers())
+    found, _ = check(metadata, tensors)
+    attention = [op.node for op in found.model.ops if "Attention" in op.op_type]
+    assert [one.attributes.get_int("local_window_size", 0) for one in attention] == [4, 0, 4, 0]
+    assert all(len(one.inputs) == 12 for one in attention)
+
+
+@pytest.mark.parametrize("context", [64, 16])
+@pytest.mark.parametrize("kind", ["F32", "Q4_0"])
+def test_mistral3_becomes_sharper_behind_its_original_context(context, kind):
+    scaling = {"type": "yarn", "factor": 4.0, "original_context_length": 16}
+    scaling |= {"yarn_log_multiplier": 1.0, "yarn_beta_fast": 16.0, "yarn_beta_slow": 2.0}
+    changes = {f"rope__scaling__{key}": value for key, value in scaling.items()}
+    metadata = narrow_decoder_metadata("mistral3", attention__temperature_scale=0.4, **changes)
+    found, judge = both(metadata, decoder_tensors(metadata, kind), all_logits=True, context=context)
+    tokens = PROMPT * (context // 6 - 1)
+    np.testing.assert_allclose(found.run(tokens), judge.run(tokens), rtol=0, atol=1e-3)
+    for token in PROMPT:
+        np.testing.assert_allclose(found.run([token]), judge.run([token]), rtol=0, atol=1e-3)
+    assert any(op.op_type == "Log" for op in found.model.ops) == (context > 16)
+
+
+@pytest.mark.parametrize("architecture", ["qwen2vl", "qwen3vl"])
+def test_texts_of_models_that_see(architecture):
+    sections = {"rope__dimension_sections": [3, 3, 2, 0]}
+    metadata = narrow_decoder_metadata(architecture, **sections)
+    check(metadata, decoder_tensors(metadata, "Q4_0"))
+
+
+def test_blocks_that_guess_further_tokens_are_left_out():
+    changes = {"expert_count": 4, "expert_used_count": 2, "block_count": 3} | BY_FILE
+    metadata = narrow_decoder_metadata("glm4moe", **changes)
+    tensors = decoder_tensors(metadata, "Q8_0")
+    tensors["blk.2.nextn.eh_proj.weight"] = stored("F32", np.ones((64, 128)))
+    metadata["glm4moe.nextn_predict_layers"] = 1
+    judged = metadata | {"glm4moe.block_count": 2}
+    found = OnnxDecoder(gguf_bytes(metadata, tensors), all_logits=True)
+    judge = ReferenceDecoder(judged, {name: one.numbers() for name, one in tensors.items()})
+    np.testing.assert_allclose(found.run(PROMPT), judge.run(PROMPT), rtol=0, atol=1e-3)
 
 
 def test_experts_of_a_fixed_batch(caplog):

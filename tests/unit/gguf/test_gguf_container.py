@@ -177,7 +177,7 @@ def test_keys_and_tensors_of_one_name():
         (entry(sizes=(1 << 62, 8)), "tensor 'w' has the shape"),
         (entry(sizes=(1 << 32, 1 << 32)), "tensor 'w' has the shape"),
         (entry(sizes=(33,), kind=2), "rows of 33 elements, no multiple of the 32 of Q4_0"),
-        (entry(kind=20), "of type IQ4_NL, which is not read; these are: F32, F16, Q4_0, Q4_1, "),
+        (entry(kind=21), "of type IQ3_S, which is not read; these are: F32, F16, Q4_0, Q4_1, "),
         (entry(kind=1 << 31), "of type number 2147483648"),
         (entry(offset=1), "lies at offset 1, alignment 32"),
         (entry(offset=1 << 63), "lies at offset 9223372036854775808"),

@@ -9,6 +9,7 @@ from gguf_files import (
     decoder_metadata,
     decoder_tensors,
     gguf_bytes,
+    latent_metadata,
     stored,
     write_gguf,
     write_parts,
@@ -227,14 +228,16 @@ def test_unknown_architectures_are_named():
         ({"expert_shared_count": 1}, "experts that all tokens share"),
         ({"expert_gating_func": 2}, "not chosen by softmax"),
         ({"expert_weights_scale": 2.5}, "of which the sum is scaled"),
+        ({"expert_count": 4097}, "there are 4097 experts; 4096 are read at most"),
+        ({"leading_dense_block_count": 2}, "2 of 1 layers cannot be without experts"),
+        ({"interleave_moe_layer_step": 0}, "'interleave_moe_layer_step' is 0; expected a number"),
         ({}, "no tensor 'blk.0.ffn_gate_exps.weight'"),
     ],
 )
 def test_mixtures_of_experts_that_are_not_read(changes, part):
     metadata, tensors = tiny()
-    metadata |= decoder_metadata(
-        block_count=1, expert_count=8, **{"expert_used_count": 2} | changes
-    )
+    changes = {"expert_count": 8, "expert_used_count": 2} | changes
+    metadata |= decoder_metadata(block_count=1, **changes)
     assert part in refusal(metadata, tensors)
 
 
@@ -295,6 +298,92 @@ def test_metadata_that_makes_no_sense(key, value, part):
     if value is None:
         del metadata[f"llama.{key}"]
     assert part in refusal(metadata, tensors)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "part"),
+    [
+        ("attention.key_length_mla", None, "files of this architecture from before April 2025"),
+        ("attention.value_length_mla", 0, "files of this architecture from before April 2025"),
+        ("attention.kv_lora_rank", None, "'deepseek2.attention.kv_lora_rank' is missing"),
+        ("attention.kv_lora_rank", 63, "vectors of 63 do not make 1 heads of 96"),
+        ("attention.kv_lora_rank", 0, "'attention.kv_lora_rank' is 0"),
+        ("attention.head_count_kv", 2, "vectors of 64 do not make 2 heads of 96"),
+        ("attention.head_count", 8, "'blk.0.attn_q_b.weight' has shape [256, 96]; its metadata"),
+        ("attention.head_count", 1 << 20, "there are more than 4096 heads"),
+        ("attention.key_length_mla", 32, "heads of 32 elements, of which 32 are turned"),
+        ("attention.key_length_mla", 48, "'blk.0.attn_q_b.weight' has shape [256, 96]"),
+        ("attention.value_length_mla", 16, "'blk.0.attn_v_b.weight' has shape [4, 32, 64]"),
+        ("attention.q_lora_rank", 0, "no tensor 'blk.0.attn_q.weight'"),
+        ("attention.q_lora_rank", 32, "'blk.0.attn_q_a.weight' has shape [96, 64]"),
+        ("rope.dimension_count", 16, "vectors of 64 do not make 1 heads of 96"),
+        ("expert_count", 0, "no tensor 'blk.1.ffn_up.weight'"),
+        ("expert_count", 7, "'blk.1.ffn_gate_exps.weight' has shape [8, 96, 64]"),
+        ("expert_used_count", 0, "'expert_used_count' is 0"),
+        ("expert_gating_func", 4, "'expert_gating_func' is 4; 1, 2 and 3 are read"),
+        ("expert_weights_norm", 1, "'expert_weights_norm' is 1; expected true or false"),
+        ("expert_weights_scale", -1.0, "'expert_weights_scale' is -1.0; expected a number"),
+        ("expert_group_count", 3, "8 experts are not of 3 groups"),
+        ("expert_group_used_count", 2, "are not of 1 groups, of which a token chooses 2"),
+        ("leading_dense_block_count", 3, "3 of 2 layers cannot be without experts"),
+        ("nextn_predict_layers", 2, "2 of 2 blocks guess further tokens; none is left"),
+        ("rope.scaling.yarn_log_multiplier", float("nan"), "'rope.scaling.yarn_log_multiplier' is"),
+        ("rope.scaling.yarn_beta_fast", 0.0, "'rope.scaling.yarn_beta_fast' is 0.0"),
+        ("attention.temperature_scale", -1.0, "'attention.temperature_scale' is -1.0"),
+        ("attention.temperature_length", -1.0, "'attention.temperature_length' is -1.0"),
+    ],
+)
+def test_short_vectors_and_choices_that_make_no_sense(key, value, part):
+    metadata = latent_metadata()
+    tensors = decoder_tensors(metadata, "F32", vocabulary=32)
+    metadata[f"deepseek2.{key}"] = value
+    if value is None:
+        del metadata[f"deepseek2.{key}"]
+    assert part in refusal(metadata, tensors)
+
+
+def test_few_groups_that_have_fewer_experts_than_a_token_chooses():
+    changes = {"expert_group_count": 4, "expert_group_used_count": 1}
+    metadata = latent_metadata(**changes)
+    message = refusal(metadata, decoder_tensors(metadata, "F32", vocabulary=32))
+    assert "3 experts cannot be chosen among 1 of 4 groups of 8" in message
+
+
+def test_an_architecture_whose_file_does_not_say_how_tokens_choose():
+    metadata = decoder_metadata("glm4moe", block_count=1, expert_count=4, expert_used_count=2)
+    message = refusal(metadata, decoder_tensors(metadata, "F32", vocabulary=32))
+    assert "'expert_gating_func' is 0; 1, 2 and 3 are read" in message
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("blk.0.attn_sinks.weight", (7,)),
+        ("blk.0.ffn_gate_exps.bias", (4, 255)),
+        ("blk.0.ffn_down_exps.bias", (256,)),
+        ("blk.0.ffn_gate_inp.bias", (5,)),
+        ("blk.0.post_attention_norm.weight", (255,)),
+        ("blk.0.attn_output.bias", (1, 256)),
+    ],
+)
+def test_tensors_of_gpt_oss_of_another_shape(name, shape):
+    metadata = decoder_metadata("gpt-oss", block_count=1, expert_count=4, expert_used_count=2)
+    tensors = decoder_tensors(metadata, "MXFP4", vocabulary=32)
+    tensors[name] = stored("F32", np.zeros(shape))
+    message = refusal(metadata, tensors)
+    assert f"tensor '{name}' has shape {list(shape)}; its metadata asks for" in message
+
+
+def test_a_norm_of_heads_of_neither_one_nor_all():
+    metadata, tensors = tiny("F32", "qwen3")
+    tensors["blk.0.attn_q_norm.weight"] = stored("F32", np.ones(64))
+    assert "'blk.0.attn_q_norm.weight' has shape [64]; its metadata" in refusal(metadata, tensors)
+
+
+@pytest.mark.parametrize("sections", [[8, 8, 8, 0], [16, 0, 0, 1], [20, -4, 0, 0], [8, 7]], ids=str)
+def test_sections_that_are_not_the_pairs_of_a_head(sections):
+    metadata, tensors = tiny("F32", "qwen3vl", rope__dimension_sections=sections)
+    assert "expected three that share 16 pairs" in refusal(metadata, tensors)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ class Architecture:
     Attributes:
         rotary_interleaved: Rotary embedding turns elements 2 i and 2 i + 1 of a head, not i and
             i + half: converters have reordered the weights of queries and keys so.
-        activation: Of the gate in the feed-forward part; ``"gelu"`` is the one by tanh.
+        activation: Of the gate in the feed-forward part; ``"gelu"`` is the one by tanh, and
+            ``"swiglu"`` bounds gates and what they let through, as GPT-OSS does.
         gated: The feed-forward part has a gate; else what is between its products is activated.
         centered: Normalizations subtract the mean, and may add a bias.
         parallel: Attention and the feed-forward part read the same normalized stream.
@@ -31,19 +32,25 @@ class Architecture:
         attention_softcap: Bound of products of queries and keys where the file does not say; 0 for
             none.
         logit_softcap: The same for logits.
-        shares_of_all: Chosen experts have their parts of the probability of all, not of those
-            chosen.
+        shares: Of the experts that a token chose: softmax of their scores alone; parts of the
+            softmax of all scores, as they are; these divided by their sum; or what the file says.
         unrotated_every: Every so many layers, the last of them, one has no rotary embedding; 0
             where all have it.
         rotates_windows: Only layers with a window have it.
         shared_expert: Beside the experts that tokens choose from there is one for all, which a gate
             of its own lets through; or there may be one that is added as it is.
         normalizes_results: Blocks normalize what they add to the residual stream instead of what
-            they read of it, and queries and keys across all heads at once.
+            they read of it.
+        feed_forward_norm: Name of the normalization before the feed-forward part.
+        latent: Keys and values are products of one short vector for each token, which the caches
+            hold instead.
+        untruncated_yarn: Frequencies that yarn stretches begin and end between whole pairs.
+        reads_sections: The file gives parts of heads to time, height and width of pictures; of
+            texts, which are what is read here, all of these are the position.
     """
 
     rotary_interleaved: bool = False
-    activation: Literal["silu", "gelu", "gelu by erf"] = "silu"
+    activation: Literal["silu", "gelu", "gelu by erf", "swiglu"] = "silu"
     gated: bool = True
     centered: bool = False
     parallel: bool = False
@@ -57,11 +64,15 @@ class Architecture:
     window: int = 0
     attention_softcap: float = 0.0
     logit_softcap: float = 0.0
-    shares_of_all: bool = False
+    shares: Literal["of chosen", "of all", "of all, normalized", "by file"] = "of chosen"
     shared_expert: Literal["none", "gated", "plain"] = "none"
     normalizes_results: bool = False
     unrotated_every: int = 0
     rotates_windows: bool = False
+    feed_forward_norm: str = "ffn_norm"
+    latent: bool = False
+    untruncated_yarn: bool = False
+    reads_sections: bool = False
 
 
 ARCHITECTURES: Mapping[str, Architecture] = {
@@ -69,8 +80,22 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "smollm3": Architecture(rotary_interleaved=True, unrotated_every=4),
     "qwen2": Architecture(),
     "qwen3": Architecture(),
-    "qwen2moe": Architecture(shares_of_all=True, shared_expert="gated"),
+    "qwen2moe": Architecture(shares="of all", shared_expert="gated"),
     "qwen3moe": Architecture(),
+    "qwen2vl": Architecture(reads_sections=True),
+    "qwen3vl": Architecture(reads_sections=True),
+    "qwen3vlmoe": Architecture(reads_sections=True),
+    "gpt-oss": Architecture(
+        activation="swiglu",
+        global_every=2,
+        feed_forward_norm="post_attention_norm",
+        untruncated_yarn=True,
+    ),
+    "mistral3": Architecture(rotary_interleaved=True),
+    "deepseek": Architecture(rotary_interleaved=True, shares="by file", shared_expert="plain"),
+    "deepseek2": Architecture(
+        rotary_interleaved=True, shares="by file", shared_expert="plain", latent=True
+    ),
     "gemma": Architecture(activation="gelu", scales_embedding=True),
     "gemma2": Architecture(
         activation="gelu",
@@ -87,8 +112,20 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "granite": Architecture(rotary_interleaved=True, multipliers=True),
     "granitemoe": Architecture(rotary_interleaved=True, multipliers=True, shared_expert="plain"),
     "glm4": Architecture(rotary_interleaved=True),
+    "glm4moe": Architecture(
+        shares="by file", shared_expert="plain", feed_forward_norm="post_attention_norm"
+    ),
     "ernie4_5": Architecture(rotary_interleaved=True),
+    "ernie4_5-moe": Architecture(
+        rotary_interleaved=True, shares="of all, normalized", shared_expert="plain"
+    ),
     "exaone": Architecture(),
+    "exaone4": Architecture(global_every=4, rotates_windows=True, normalizes_results=True),
+    "seed_oss": Architecture(feed_forward_norm="post_attention_norm"),
+    "bailingmoe2": Architecture(shares="by file", shared_expert="plain"),
+    "dots1": Architecture(shares="by file", shared_expert="plain"),
+    "minimax-m2": Architecture(shares="by file"),
+    "olmoe": Architecture(shares="of all"),
     "internlm2": Architecture(rotary_interleaved=True),
     "olmo2": Architecture(global_every=4, stretches_global=True, normalizes_results=True),
     "command-r": Architecture(

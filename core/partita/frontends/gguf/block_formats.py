@@ -106,6 +106,46 @@ def _offset(blocks: Array) -> tuple[Array, Array]:
     return _scale(blocks), _floats(blocks["m"])[..., None]
 
 
+# --- 32 elements: four bits that number the entries of a table ----------------------------------
+
+_MXFP4 = np.array([0, 1, 2, 3, 4, 6, 8, 12], np.int16)
+"""Twice what OCP's E2M1 says without its sign; the fourth bit is that."""
+
+_IQ4 = np.array(
+    [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int16
+)
+
+
+def _from_table(entries: Array) -> Callable[[Array], Array]:
+    """Quants of eight bits of blocks whose ``qs`` number entries of a table of whole numbers."""
+    levels = (entries + 128).astype(np.uint8)
+
+    def quants(blocks: Array) -> Array:
+        return levels[_nibbles(blocks["qs"])]
+
+    return quants
+
+
+def _power_of_two(blocks: Array) -> Array:
+    """The scale that eight bits of exponent say, for entries that are doubled."""
+    return np.ldexp(np.float32(1), blocks["e"].astype(np.int32) - 128)[..., None]
+
+
+def _iq4_xs_quants(blocks: Array) -> Array:
+    quants = _iq4_quants(blocks["groups"])
+    return quants.reshape(*blocks.shape, 256)
+
+
+def _iq4_xs_scales(blocks: Array) -> Array:
+    """Eight scales of six bits: the low four in bytes for two each, two more in a word for all."""
+    low = np.stack([blocks["low"] & 15, blocks["low"] >> 4], axis=-1).reshape(*blocks.shape, 8)
+    high = blocks["high"][..., None] >> np.arange(0, 16, 2, dtype=np.uint16) & 3
+    return _scale(blocks) * (_floats(low | high << 4) - np.float32(32))
+
+
+_iq4_quants = _from_table(_IQ4)
+
+
 # --- 256 elements: scales of scales -------------------------------------------------------------
 
 
@@ -215,6 +255,10 @@ _Q5_1 = _record(_D, _M, ("qh", "u1", 4), ("qs", "u1", 16))
 _Q8_0 = _record(_D, ("qs", "u1", 32))
 _Q4_K = _record(_D, _DMIN, ("scales", "u1", 12), ("qs", "u1", 128))
 _Q5_K = _record(_D, _DMIN, ("scales", "u1", 12), ("qh", "u1", 32), ("qs", "u1", 128))
+_MX = _record(("e", "u1"), ("qs", "u1", 16))
+_NL = _record(_D, ("qs", "u1", 16))
+_GROUP = _record(("qs", "u1", 16))
+_XS = np.dtype([_D, ("high", "<u2"), ("low", "u1", 4), ("groups", _GROUP, 8)])
 _Q6_K = _record(("ql", "u1", 128), ("qh", "u1", 64), ("scales", "i1", 16), _D)
 
 BLOCK_FORMATS: dict[int, BlockFormat] = {
@@ -228,7 +272,18 @@ BLOCK_FORMATS: dict[int, BlockFormat] = {
     12: _offset_format("Q4_K", _Q4_K, _WithOffsets(_k_offset, _q4_k_quants, 4), 256),
     13: _offset_format("Q5_K", _Q5_K, _WithOffsets(_k_offset, _q5_k_quants, 8), 256),
     14: QuantisedFormat("Q6_K", _Q6_K, 256, 8, 16, _q6_k_quants, _q6_k_scales),
+    20: QuantisedFormat("IQ4_NL", _NL, 32, 8, 32, _iq4_quants, _scale),
+    23: QuantisedFormat("IQ4_XS", _XS, 256, 8, 32, _iq4_xs_quants, _iq4_xs_scales),
     30: _plain("BF16", "<u2"),
+    39: QuantisedFormat(
+        "MXFP4",
+        _MX,
+        32,
+        8,
+        32,
+        _from_table(np.concatenate([_MXFP4, -_MXFP4])),
+        _power_of_two,
+    ),
 }
 """The types that are read, by their numbers in the file."""
 
@@ -241,14 +296,12 @@ _OTHER_NAMES: dict[int, str] = {
     17: "IQ2_XS",
     18: "IQ3_XXS",
     19: "IQ1_S",
-    20: "IQ4_NL",
     21: "IQ3_S",
     22: "IQ2_S",
-    23: "IQ4_XS",
     29: "IQ1_M",
     34: "TQ1_0",
     35: "TQ2_0",
-    39: "MXFP4",
+    40: "NVFP4",
 }
 """Types that files of models have, but are not read."""
 

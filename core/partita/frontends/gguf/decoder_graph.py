@@ -19,7 +19,9 @@ from partita.frontends.gguf.container import GgufFile
 from partita.frontends.gguf.feed_forward import feed_forward
 from partita.frontends.gguf.graph_writer import MICROSOFT, OPSET, Dims, GraphWriter
 from partita.frontends.gguf.hyperparameters import Hyperparameters, RopeScaling, hyperparameters
+from partita.frontends.gguf.latent_attention import LatentAttention
 from partita.frontends.gguf.options import DecoderOptions
+from partita.frontends.gguf.temperature import query_factors
 from partita.frontends.gguf.weight_operators import embedding, linear, linear_parts, multiply
 from partita.model.variables import METADATA_KEY, Variable, to_metadata
 from partita.tensors.cache_rows import ATTRIBUTES, row_bytes
@@ -29,6 +31,9 @@ if TYPE_CHECKING:
 
 DEFAULT_CONTEXT = 4096
 """Room of the caches where the caller names none and the model was made for more."""
+
+_SINKS = 11
+"""Place of the input of attention that has no value and takes a part of each softmax."""
 
 METADATA_PREFIX = "gguf."
 """Before the keys of the file's metadata in the model's."""
@@ -48,6 +53,8 @@ def build_decoder(file: GgufFile, options: DecoderOptions) -> ir.Model:
     sizes = hyperparameters(file)
     decoder = _Decoder(GraphWriter(file), sizes, _context(file, sizes, options), options)
     graph = decoder.graph()
+    for layer in range(sizes.layers, sizes.layers + sizes.unread_layers):
+        decoder.writer.pass_over(f"blk.{layer}.")
     if unread := decoder.writer.unread():
         raise ModelFormatError(
             f"{file.origin} has a tensor '{unread[0]}' that decoders of '{sizes.name}' as they are "
@@ -112,6 +119,7 @@ class _Decoder:
         self._caches: list[ir.Value] = []
         self._after: list[ir.Value] = []
         self._tables: dict[bool, list[ir.Value]] = {}
+        self._factors: ir.Value | None = None
         int32 = ir.DataType.INT32
         self._ids = writer.value("input_ids", ("batch", "sequence"), ir.DataType.INT64)
         self._lengths = writer.value("seqlens_k", ["batch"], int32)
@@ -159,13 +167,15 @@ class _Decoder:
             last = layer + 1 == sizes.layers
             follower = "output_norm" if last else f"blk.{layer + 1}.attn_norm"
             attended = self._attention(self._second_normal(normal, stream, name), layer)
-            attended = self._post_normal(attended, f"{name}.post_attention_norm")
+            if sizes.architecture.feed_forward_norm != "post_attention_norm":
+                attended = self._post_normal(attended, f"{name}.post_attention_norm")
             attended = self._multiplied(attended, sizes.residual_scale, "residual_scale")
             if self._is_parallel(name):
                 stream = self._sum(stream, attended, f"{name}.attn_sum")
             else:
-                normal, stream = self._add_and_normal(stream, attended, f"{name}.ffn_norm")
-            fed = feed_forward(self.writer, sizes, normal, name)
+                before = f"{name}.{sizes.architecture.feed_forward_norm}"
+                normal, stream = self._add_and_normal(stream, attended, before)
+            fed = feed_forward(self.writer, sizes, normal, layer)
             fed = self._post_normal(fed, f"{name}.post_ffw_norm")
             fed = self._multiplied(fed, sizes.residual_scale, "residual_scale")
             normal, stream = self._add_and_normal(stream, fed, follower, last)
@@ -191,18 +201,27 @@ class _Decoder:
         """Projections, rotation, the cache and attention of one layer."""
         sizes, writer, name = self._sizes, self.writer, f"blk.{layer}"
         width = sizes.heads * sizes.head_size
-        query, key, value = self._projections(normal, name)
-        query = self._head_normal(query, f"{name}.attn_q_norm", sizes.heads)
-        key = self._head_normal(key, f"{name}.attn_k_norm", sizes.kv_heads)
+        latent = None
+        if sizes.latent is not None:
+            latent = LatentAttention(writer, sizes, sizes.latent, name)
+            query, key, value = latent.inputs(normal)
+        else:
+            query, key, value = self._projections(normal, name)
+            query = self._head_normal(query, f"{name}.attn_q_norm", sizes.heads)
+            key = self._head_normal(key, f"{name}.attn_k_norm", sizes.kv_heads)
+        query = self._sharpened(query)
         past, present = self._cache(layer)
         result = writer.value(f"{name}.attention", ("batch", "sequence", width))
         local = sizes.is_local(layer)
-        inputs = [query, key, value, *past, self._lengths, self._total]
+        inputs: list[ir.Value | None] = [query, key, value, *past, self._lengths, self._total]
         attributes: dict[str, Any] = {**ATTRIBUTES} if self._is_quantized else {}
         if sizes.is_rotated(layer):
             inputs += self._rotation(local)
             interleaved = int(sizes.architecture.rotary_interleaved)
             attributes |= {"do_rotary": 1, "rotary_interleaved": interleaved}
+        if writer.has(f"{name}.attn_sinks.weight"):
+            inputs += [None] * (_SINKS - len(inputs))
+            inputs.append(writer.vector(f"{name}.attn_sinks.weight", sizes.heads))
         if sizes.attention_softcap:
             attributes["softcap"] = sizes.attention_softcap
         if local:
@@ -217,7 +236,20 @@ class _Decoder:
             scale=sizes.attention_scale,
             **attributes,
         )
+        if latent is not None:
+            return latent.output(result)
         return linear(writer, result, f"{name}.attn_output", sizes.hidden, width)
+
+    def _sharpened(self, query: ir.Value) -> ir.Value:
+        """Queries that grow with their positions, where a cache holds some that do."""
+        temperature = self._sizes.temperature
+        if not temperature.scale or self._context <= temperature.step:
+            return query
+        if self._factors is None:
+            inputs = self._ids, self._lengths
+            self._factors = query_factors(self.writer, temperature, *inputs)
+        name = f"{query.name}.sharpened"
+        return self.writer.apply("Mul", [query, self._factors], name, self.writer.dims(query))
 
     def _projections(self, normal: ir.Value, name: str) -> list[ir.Value]:
         """Queries, keys and values of a layer, whose weights may lie in one tensor."""
@@ -370,7 +402,7 @@ class _Decoder:
         writer, size = self.writer, self._sizes.head_size
         if not writer.has(f"{name}.weight"):
             return value
-        if self._sizes.architecture.normalizes_results:
+        if size != heads * size == writer.shape_of(f"{name}.weight")[0]:
             gamma = writer.vector(f"{name}.weight", heads * size)
             return self._normalised(value, gamma, name, writer.dims(value))
         apart = ("batch", "sequence", heads, size)

@@ -9,6 +9,7 @@ import numpy as np
 
 from partita.errors import ModelFormatError
 from partita.frontends.gguf.container import GgufTensor
+from partita.frontends.gguf.expert_routing import choose_experts
 from partita.frontends.gguf.graph_writer import GraphWriter
 from partita.frontends.gguf.hyperparameters import Hyperparameters
 from partita.frontends.gguf.weight_operators import linear, linear_parts, multiply
@@ -20,7 +21,7 @@ _PARTS = ("gate", "up", "down")
 
 
 def feed_forward(
-    writer: GraphWriter, sizes: Hyperparameters, normal: ir.Value, block: str
+    writer: GraphWriter, sizes: Hyperparameters, normal: ir.Value, layer: int
 ) -> ir.Value:
     """What the second half of a block adds.
 
@@ -28,9 +29,10 @@ def feed_forward(
         writer: Writes the operations.
         sizes: The decoder's.
         normal: The normalized stream [batch, sequence, hidden].
-        block: The block's name, e.g. ``"blk.0"``.
+        layer: The block's number.
     """
-    if sizes.experts:
+    block = f"blk.{layer}"
+    if sizes.routing.is_mixture(layer):
         return _mixture(writer, sizes, normal, block)
     hidden = sizes.hidden
     if not sizes.architecture.gated:
@@ -70,8 +72,26 @@ def _gated(
     writer: GraphWriter, sizes: Hyperparameters, gate: ir.Value, up: ir.Value, name: str
 ) -> ir.Value:
     """The activated gate times what it lets through."""
+    if sizes.architecture.activation == "swiglu":
+        return _swiglu(writer, gate, up, name)
     active = _activated(writer, sizes, gate, name)
     return writer.apply("Mul", [active, up], f"{name}.gated", writer.dims(gate))
+
+
+def _swiglu(writer: GraphWriter, gate: ir.Value, up: ir.Value, name: str) -> ir.Value:
+    """The gate of GPT-OSS: both are bounded, and 1 is added to what it lets through."""
+    shape = writer.dims(gate)
+    most, least, alpha, one = (
+        writer.constant(f"swiglu_{key}", np.array(number, np.float32))
+        for key, number in (("most", 7.0), ("least", -7.0), ("alpha", 1.702), ("one", 1.0))
+    )
+    bounded = writer.apply("Min", [gate, most], f"{name}.gate_bounded", shape)
+    through = writer.apply("Clip", [up, least, most], f"{name}.up_bounded", shape)
+    steep = writer.apply("Mul", [bounded, alpha], f"{name}.steep", shape)
+    sigmoid = writer.apply("Sigmoid", [steep], f"{name}.sigmoid", shape)
+    active = writer.apply("Mul", [bounded, sigmoid], f"{name}.swish", shape)
+    more = writer.apply("Add", [through, one], f"{name}.up_more", shape)
+    return writer.apply("Mul", [active, more], f"{name}.gated", shape)
 
 
 def _activated(writer: GraphWriter, sizes: Hyperparameters, value: ir.Value, name: str) -> ir.Value:
@@ -90,19 +110,24 @@ def _mixture(writer: GraphWriter, sizes: Hyperparameters, normal: ir.Value, bloc
     An expert is an ``If`` of its own, so that placements can pin it to a device. All that chooses
     experts is called after them too: pinned together, they can become one node.
     """
-    count, hidden = sizes.experts, sizes.hidden
+    count, hidden = sizes.routing.experts, sizes.hidden
     inner = writer.rows_of_experts(f"{block}.ffn_gate_exps.weight", count, hidden)
     shapes = {"gate": (inner, hidden), "up": (inner, hidden), "down": (hidden, inner)}
     parts = {
         part: writer.tensor(f"{block}.ffn_{part}_exps.weight", (count, *shapes[part]))
         for part in _PARTS
     }
-    shares, chosen = _choice(writer, sizes, normal, block)
+    biases = {
+        part: _biases(writer, f"{block}.ffn_{part}_exps.bias", count, shapes[part][0])
+        for part in _PARTS
+    }
+    shares, chosen = choose_experts(writer, sizes.routing, normal, block)
     results = []
     for number in range(count):
-        tensors = [parts[part].part(number) for part in _PARTS]
+        products = [(parts[part].part(number), biases[part][number]) for part in _PARTS]
+        choice = shares[number], chosen[number]
         results.append(
-            _expert(writer, sizes, normal, tensors, (shares[number], chosen[number]), block, number)
+            _expert(writer, sizes, normal, products, choice, f"{block}.experts.{number}")
         )
     total = writer.apply("Sum", results, f"{block}.ffn_experts", writer.dims(normal))
     kind = sizes.architecture.shared_expert
@@ -111,6 +136,14 @@ def _mixture(writer: GraphWriter, sizes: Hyperparameters, normal: ir.Value, bloc
         return total
     shared = _shared_expert(writer, sizes, normal, block)
     return writer.apply("Add", [total, shared], f"{block}.ffn_sum", writer.dims(normal))
+
+
+def _biases(writer: GraphWriter, name: str, count: int, columns: int) -> Sequence[ir.Value | None]:
+    """What is added to a product of each of so many experts, if the file has that."""
+    if not writer.has(name):
+        return [None] * count
+    rows = writer.plain_numbers(name, [count, columns])
+    return [writer.constant(f"{name}.{number}", row.copy()) for number, row in enumerate(rows)]
 
 
 def _shared_expert(
@@ -134,47 +167,13 @@ def _shared_expert(
     return writer.apply("Mul", [whole, share], f"{block}.ffn_shared_expert", shape)
 
 
-def _choice(
-    writer: GraphWriter, sizes: Hyperparameters, normal: ir.Value, block: str
-) -> tuple[list[ir.Value], list[ir.Value]]:
-    """The share of each expert in each token, and whether any token chose the expert."""
-    import onnx_ir as ir
-
-    name, count = f"{block}.experts", sizes.experts
-    scores = linear(writer, normal, f"{block}.ffn_gate_inp", count, sizes.hidden)
-    everywhere = writer.dims(scores)
-    of_all = sizes.architecture.shares_of_all
-    if of_all:
-        scores = writer.apply("Softmax", [scores], f"{name}.softmax", everywhere, axis=-1)
-    few = (*everywhere[:-1], sizes.experts_used)
-    best = writer.value(f"{name}.best", few)
-    places = writer.value(f"{name}.places", few, ir.DataType.INT64)
-    number = writer.constant("experts_used", np.array([sizes.experts_used], np.int64))
-    writer.write("TopK", [scores, number], [best, places], axis=-1)
-    of_best = best
-    if not of_all:
-        of_best = writer.apply("Softmax", [best], f"{name}.softmax", few, axis=-1)
-    dims = writer.value(f"{name}.shape", (len(everywhere),), ir.DataType.INT64)
-    writer.write("Shape", [scores], [dims])
-    zeros = writer.apply("ConstantOfShape", [dims], f"{name}.zeros", everywhere)
-    spread = [zeros, places, of_best]
-    shares = writer.apply("ScatterElements", spread, f"{name}.shares", everywhere, axis=-1)
-    axes = writer.constant("token_axes", np.array([0, 1], np.int64))
-    most = writer.apply("ReduceMax", [shares, axes], f"{name}.most", (count,), keepdims=0)
-    chosen = writer.value(f"{name}.chosen", (count,), ir.DataType.BOOL)
-    nothing = writer.constant("no_share", np.array(0, np.float32))
-    writer.write("Greater", [most, nothing], [chosen])
-    return writer.split(shares, count), writer.split(chosen, count)
-
-
 def _expert(
     writer: GraphWriter,
     sizes: Hyperparameters,
     normal: ir.Value,
-    tensors: Sequence[GgufTensor],
+    products: Sequence[tuple[GgufTensor, ir.Value | None]],
     choice: tuple[ir.Value, ir.Value],
-    block: str,
-    number: int,
+    name: str,
 ) -> ir.Value:
     """What one expert adds: its share of its products, or zeros.
 
@@ -182,20 +181,19 @@ def _expert(
         writer: The graph.
         sizes: The decoder's.
         normal: Normalized rows (token, hidden).
-        tensors: The expert's gate, up and down projections.
+        products: The expert's gate, up and down projections, and their biases.
         choice: The expert's share of each token, and whether any token chose it.
-        block: The name of the layer.
-        number: The expert's.
+        name: Of the expert.
     """
     share, chosen = choice
-    name, shape = f"{block}.experts.{number}", writer.dims(normal)
+    shape = writer.dims(normal)
     with writer.branch(f"{name}.computed") as computed:
         gate, up = (
-            multiply(writer, normal, tensor, f"{name}.ffn_{part}")
-            for part, tensor in zip(_PARTS, tensors[:2], strict=False)
+            multiply(writer, normal, tensor, f"{name}.ffn_{part}", bias)
+            for part, (tensor, bias) in zip(_PARTS, products[:2], strict=False)
         )
         product = _gated(writer, sizes, gate, up, name)
-        whole = multiply(writer, product, tensors[2], f"{name}.ffn_down")
+        whole = multiply(writer, product, products[2][0], f"{name}.ffn_down", products[2][1])
         computed.append(writer.apply("Mul", [whole, share], f"{name}.shared", shape))
     with writer.branch(f"{name}.left_out") as left_out:
         row = writer.constant("zero_row", np.zeros(sizes.hidden, np.float32))

@@ -55,6 +55,14 @@ class GraphWriter:
         """Names of tensors of the file that nothing has asked for."""
         return [name for name in self._file.tensors if name not in self._read]
 
+    def pass_over(self, prefix: str) -> None:
+        """Lets tensors whose names start so be unread."""
+        self._read.update(name for name in self._file.tensors if name.startswith(prefix))
+
+    def shape_of(self, name: str) -> tuple[int, ...]:
+        """The shape of a tensor that the file has."""
+        return self._file.tensors[name].shape
+
     def has(self, name: str) -> bool:
         """Whether the file has a tensor."""
         return name in self._file.tensors
@@ -104,7 +112,11 @@ class GraphWriter:
 
     def numbers(self, name: str, size: int) -> np.ndarray[Any, Any]:
         """A short tensor of plain numbers in float32."""
-        tensor = self.tensor(name, [size])
+        return self.plain_numbers(name, [size])
+
+    def plain_numbers(self, name: str, shape: Sequence[int]) -> np.ndarray[Any, Any]:
+        """The same of any shape."""
+        tensor = self.tensor(name, shape)
         if isinstance(tensor.format, QuantisedFormat):
             raise ModelFormatError(
                 f"{self._file.origin}: tensor '{name}' is of type {tensor.format.name}; "

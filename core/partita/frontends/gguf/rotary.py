@@ -18,9 +18,6 @@ Array = np.ndarray[Any, Any]
 _STEP = 1024
 """Positions that are computed at once: they stay in a cache."""
 
-_FAST, _SLOW = 32.0, 1.0
-"""Turns within the original context beyond and below which yarn keeps or stretches a frequency."""
-
 
 def frequencies(size: int, base: float, scaling: RopeScaling, factors: Array | None) -> Array:
     """Radians per position of each pair of elements, as float64.
@@ -45,10 +42,13 @@ def frequencies(size: int, base: float, scaling: RopeScaling, factors: Array | N
         length = scaling.original_context / (turns * 2 * math.pi)
         return size * math.log(length) / (2 * math.log(base))
 
-    low = max(math.floor(pair_of(_FAST)), 0)
-    high = min(math.ceil(pair_of(_SLOW)), size - 1)
+    low, high = pair_of(scaling.fast), pair_of(scaling.slow)
+    if scaling.truncated:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, size - 1)
     ramp = np.clip((np.arange(size // 2) - low) / max(high - low, 0.001), 0, 1)
-    return plain * (1 - ramp) + stretched * ramp
+    turns: Array = plain * (1 - ramp) + stretched * ramp
+    return turns
 
 
 class RotaryTables:
@@ -65,7 +65,7 @@ class RotaryTables:
         self._context = context
         self._magnitude = scaling.magnitude
         if scaling.kind == "yarn":
-            self._magnitude *= 1 + 0.1 * math.log(scaling.factor)
+            self._magnitude *= scaling.yarn_magnitude
 
     def tensor(self, part: Literal["cos", "sin"]) -> ir.LazyTensor:
         """One of both [context, size / 2], float32."""

@@ -12,7 +12,14 @@ from typing import NamedTuple
 import numpy as np
 
 from partita.lowering.fusion.activation import Activation, ActivationCode
-from partita.lowering.fusion.rewriting import Rewriter, fusion_pass, origins, other_input, scalar
+from partita.lowering.fusion.rewriting import (
+    Rewriter,
+    fusion_pass,
+    origins,
+    other_input,
+    scalar,
+    scalar_input,
+)
 from partita.lowering.graph import Graph, Node, Value
 
 _BLOCKS = "com.microsoft::MatMulNBits"
@@ -24,10 +31,13 @@ def fuse_mixtures(rewriter: Rewriter) -> None:
     """A Sum of Ifs over the experts of a TopK becomes ``partita::Mixture``.
 
     Its inputs are the tokens (..., terms), the experts that each chose (..., k), their shares, and
-    for each of three products (gate, up, down) and each expert its weights, scales and zero points
-    as MatMulNBits has them; of weights that are floats, (terms, columns), there are no others.
-    Attribute `experts` is how many there are, `parts` has for each product its terms, columns, the
-    terms of a block and bits, both 0 for floats. An expert is ``down(silu(gate(x)) * up(x))``.
+    for each of three products (gate, up, down) and each expert its weights, scales, zero points and
+    bias as MatMulNBits has them; of weights that are floats, (terms, columns), there are no others.
+    Attribute `experts` is how many there are, `parts` has for each product its
+    terms, columns, the terms of a block and bits, both 0 for floats. An expert is
+    ``down(silu(gate(x)) * up(x))``; or with attribute `swiglu`, which is alpha, beta and limit,
+    ``down(g * sigmoid(alpha * g) * (clip(up(x), -limit, limit) + beta))`` with
+    ``g = min(gate(x), limit)``.
     """
     for node in rewriter.nodes():
         if node.kind == "Sum":
@@ -97,7 +107,7 @@ def _fuse(rewriter: Rewriter, total: Node) -> None:
         "Mixture",
         [first.x, choice.places, choice.of_places, *weights],
         [result],
-        {"experts": len(experts), "parts": first.sizes},
+        {"experts": len(experts), "parts": first.sizes, "swiglu": first.swiglu},
         domain="partita",
         name=total.name,
         origins=origins(group),
@@ -111,13 +121,31 @@ class _Product(NamedTuple):
 
     Attributes:
         x: What is multiplied.
-        values: Weights, scales, zero points.
+        values: Weights, scales, zero points, biases.
         sizes: Terms, columns, terms of a block, bits.
     """
 
     x: Value
-    values: tuple[Value | None, Value | None, Value | None]
+    values: tuple[Value | None, ...]
     sizes: tuple[int, int, int, int]
+
+
+SwiGlu = tuple[float, float, float]
+"""Alpha, beta and limit."""
+
+
+class _Gated(NamedTuple):
+    """What one product lets through of another.
+
+    Attributes:
+        gate: What is activated.
+        up: What is let through.
+        swiglu: Numbers of the activation; ``None`` for SiLU.
+    """
+
+    gate: _Product
+    up: _Product
+    swiglu: SwiGlu | None = None
 
 
 class _Expert(NamedTuple):
@@ -129,6 +157,7 @@ class _Expert(NamedTuple):
         share: What its result is multiplied by; one for each token.
         x: Tokens.
         parts: Gate, up, down.
+        swiglu: Numbers of the activation; ``None`` for SiLU.
     """
 
     node: Node
@@ -136,6 +165,7 @@ class _Expert(NamedTuple):
     share: Value
     x: Value
     parts: tuple[_Product, _Product, _Product]
+    swiglu: SwiGlu | None
 
     @property
     def sizes(self) -> tuple[tuple[int, int, int, int], ...]:
@@ -146,7 +176,8 @@ class _Expert(NamedTuple):
     def form(self) -> tuple[object, ...]:
         """What experts have alike whose numbers can lie side by side: sizes and types."""
         values = [value for part in self.parts for value in part.values]
-        return (*self.sizes, *(None if value is None else value.dtype for value in values))
+        kinds = (None if value is None else value.dtype for value in values)
+        return (*self.sizes, self.swiglu, *kinds)
 
 
 def _expert(node: Node) -> _Expert | None:
@@ -165,19 +196,22 @@ def _expert(node: Node) -> _Expert | None:
         if share is None or share in makers or down is None:
             continue
         gated = _gated(makers, down.x)
-        if gated is None or gated[0].x is not gated[1].x or gated[0].x in makers:
+        if gated is None or gated.gate.x is not gated.up.x or gated.gate.x in makers:
             continue
-        if _is_row_each(share, gated[0].x) and _is_zero(other, share, down.sizes[1]):
-            return _Expert(node, condition, share, gated[0].x, (*gated, down))
+        x, parts = gated.gate.x, (gated.gate, gated.up, down)
+        if _is_row_each(share, x) and _is_zero(other, share, down.sizes[1]):
+            return _Expert(node, condition, share, x, parts, gated.swiglu)
     return None
 
 
-def _gated(makers: Mapping[Value, Node], value: Value) -> tuple[_Product, _Product] | None:
+def _gated(makers: Mapping[Value, Node], value: Value) -> _Gated | None:
     """The products of which one lets the other through."""
     product = makers.get(value)
     if product is None or product.kind != "Mul":
         return None
     for first, second in (product.inputs, product.inputs[::-1]):
+        if (bounded := _swiglu(makers, first, second)) is not None:
+            return bounded
         node, up = makers.get(first) if first else None, _product(makers, second)
         if node is None or up is None:
             continue
@@ -187,8 +221,39 @@ def _gated(makers: Mapping[Value, Node], value: Value) -> tuple[_Product, _Produ
         elif _activates(node):
             gate = _product(makers, first, activated=True)
         if gate is not None:
-            return gate, up
+            return _Gated(gate, up)
     return None
+
+
+def _swiglu(
+    makers: Mapping[Value, Node], active: Value | None, more: Value | None
+) -> _Gated | None:
+    """What a product of two values is, if one is an activated gate, and both are bounded."""
+    through = _with_scalar(makers, more, "Add")
+    clip = None if through is None else makers.get(through[0])
+    swish = makers.get(active) if active else None
+    if through is None or clip is None or clip.kind != "Clip" or swish is None:
+        return None
+    least, most = scalar(clip.input(1)), scalar(clip.input(2))
+    up = _product(makers, clip.inputs[0])
+    if up is None or most is None or least != -most or swish.kind != "Mul":
+        return None
+    for bounded, other in (swish.inputs, swish.inputs[::-1]):
+        sigmoid, gate = makers.get(other) if other else None, _with_scalar(makers, bounded, "Min")
+        if sigmoid is None or sigmoid.kind != "Sigmoid" or gate is None or gate[1] != most:
+            continue
+        steep, product = _with_scalar(makers, sigmoid.inputs[0], "Mul"), _product(makers, gate[0])
+        if steep is not None and steep[0] is bounded and product is not None:
+            return _Gated(product, up, (steep[1], through[1], most))
+    return None
+
+
+def _with_scalar(
+    makers: Mapping[Value, Node], value: Value | None, kind: str
+) -> tuple[Value, float] | None:
+    """What an operation of a kind makes a value of, with the constant scalar that it reads too."""
+    node = None if value is None else makers.get(value)
+    return None if node is None or node.kind != kind else scalar_input(node)
 
 
 def _silu_of(makers: Mapping[Value, Node], node: Node) -> Value | None:
@@ -230,7 +295,11 @@ def _product(
         return None
     if const.dtype not in _FLOATS and const.dtype.name != "bfloat16":
         return None
-    return _Product(node.inputs[0], (w, None, None), (*const.shape, 0, 0))
+    return _Product(node.inputs[0], (w, None, None, None), (*const.shape, 0, 0))
+
+
+def _is_bias(value: Value, columns: int) -> bool:
+    return value.const is not None and value.const.shape == (columns,)
 
 
 def _in_blocks(node: Node, x: Value) -> _Product | None:
@@ -238,7 +307,10 @@ def _in_blocks(node: Node, x: Value) -> _Product | None:
     w, scales, zeros = node.inputs[1], node.inputs[2], node.input(3)
     terms, columns = node.attrs["K"], node.attrs["N"]
     size, bits = node.attrs["block_size"], node.attrs.get("bits", 4)
-    if w is None or scales is None or any(extra is not None for extra in node.inputs[4:]):
+    order, bias = node.input(4), node.input(5)
+    if w is None or scales is None or order is not None:
+        return None
+    if bias is not None and not _is_bias(bias, columns):
         return None
     if w.const is None or scales.const is None or (zeros is not None and zeros.const is None):
         return None
@@ -251,7 +323,7 @@ def _in_blocks(node: Node, x: Value) -> _Product | None:
         for value, count in zip(found, due, strict=True)
     ):
         return None
-    return _Product(x, (w, scales, zeros), (terms, columns, size, bits))
+    return _Product(x, (w, scales, zeros, bias), (terms, columns, size, bits))
 
 
 def _is_row_each(share: Value, x: Value) -> bool:

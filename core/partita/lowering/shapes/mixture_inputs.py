@@ -70,6 +70,7 @@ class FoundPart(NamedTuple):
         weights: Where they are.
         scales: Where scales of blocks are; nowhere without bits.
         zeros: Where zero points of blocks are; ``None`` for none.
+        biases: Where biases are; ``None`` for none.
     """
 
     terms: int
@@ -79,18 +80,19 @@ class FoundPart(NamedTuple):
     weights: Source
     scales: Source
     zeros: Source | None
+    biases: Source | None
 
 
 def found_parts(node: Node, weights: Sequence[Operand | None]) -> list[FoundPart]:
     """Gate, factor and result of a ``partita::Mixture``, by what follows its first three inputs."""
     parts, count = [], node.attrs["experts"]
     for number, (terms, columns, size, bits) in enumerate(node.attrs["parts"]):
-        own = weights[3 * count * number : 3 * count * (number + 1)]
-        w, scales, zeros = (
-            tuple(operand for operand in own[kind::3] if operand is not None) for kind in range(3)
+        own = weights[4 * count * number : 4 * count * (number + 1)]
+        w, scales, zeros, biases = (
+            tuple(operand for operand in own[kind::4] if operand is not None) for kind in range(4)
         )
-        points = Source(zeros, False) if zeros else None
-        sources = Source(w, False, flipped=not bits), Source(scales, False), points
+        points, rows = (Source(found, False) if found else None for found in (zeros, biases))
+        sources = Source(w, False, flipped=not bits), Source(scales, False), points, rows
         parts.append(FoundPart(terms, columns, size, bits, *sources))
     return parts
 

@@ -142,11 +142,14 @@ def found_mixture(
     count = node.attrs["experts"]
     gate, up, down = (_found(part, count) for part in found_parts(node, weights))
     found = routes(b, chosen, shares, count)
-    return mixture(b, x, found, Experts(gate, up, down, "silu"))
+    swiglu = node.attrs.get("swiglu")
+    activation = "silu" if swiglu is None else SwiGlu(*swiglu)
+    return mixture(b, x, found, Experts(gate, up, down, activation))
 
 
 def _found(part: FoundPart, experts: int) -> Part:
     if not part.bits:
-        return Part(PlainWeights(part.terms, part.columns, experts, part.weights))
+        weights = PlainWeights(part.terms, part.columns, experts, part.weights)
+        return Part(weights, part.biases)
     sizes = BlockSizes(part.terms, part.columns, part.size, part.bits)
-    return Part(BlockWeights(sizes, experts, part.weights, part.scales, part.zeros))
+    return Part(BlockWeights(sizes, experts, part.weights, part.scales, part.zeros), part.biases)

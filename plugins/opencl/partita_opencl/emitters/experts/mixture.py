@@ -108,18 +108,25 @@ def found_mixture(
     y = k.empty((*x.shape[:-1], down.form.columns), x.dtype)
     if y.size:
         found = routes(k, chosen, convert_to(k, shares, x), node.attrs["experts"])
-        silu = Gate(Activation(ActivationCode.SILU))
-        _mixture(k, x, found, _Experts(gate, up, down, silu), y)
+        _mixture(k, x, found, _Experts(gate, up, down, _found_gate(node)), y)
     return y
+
+
+def _found_gate(node: Node) -> Gate:
+    swiglu = node.attrs.get("swiglu")
+    if swiglu is None:
+        return Gate(Activation(ActivationCode.SILU))
+    alpha, beta, limit = swiglu
+    return Gate(Activation(ActivationCode.SILU, alpha, beta), limit)
 
 
 def _matrices(part: FoundPart, item_bytes: int) -> Matrices:
     """The matrices of a product; floats take so many bytes."""
     if not part.bits:
         form = BlockForm.of_floats(part.columns, part.terms, item_bytes)
-        return Matrices(form, part.weights)
+        return Matrices(form, part.weights, bias=part.biases)
     form = BlockForm(part.columns, part.terms, part.bits, part.size)
-    return Matrices(form, part.weights, part.scales, part.zeros)
+    return Matrices(form, part.weights, part.scales, part.zeros, part.biases)
 
 
 def convert_to(k: Kit, x: Operand, like: Operand) -> Operand:
