@@ -21,6 +21,7 @@ import numpy as np
 
 import partita
 from partita.contract.core_api import CoreAPI
+from partita.contract.device_model import new_runner, offered_in_place
 from partita.errors import PLUGIN_FAILURES, PlanError, in_words
 from partita.tensors.tensor import HostTensor
 from partita_hetero.cost.attention_probe import (
@@ -39,7 +40,7 @@ from partita_hetero.cost.token_work import PLAIN, LayerProducts, Product, TokenW
 from partita_hetero.placement.device_list import DeviceList
 
 if TYPE_CHECKING:
-    from partita.contract.device_model import DeviceModel, new_runner, offered_in_place
+    from partita.contract.device_model import DeviceModel
     from partita.model.model import Model
 
 _log = logging.getLogger("partita.hetero")
