@@ -21,6 +21,7 @@ from partita.model.variables import Variable
 from partita.runtime.binding.input_binding import RequestInputs
 from partita.runtime.binding.input_conversion import zeros_for
 from partita.runtime.binding.input_names import Inputs
+from partita.runtime.binding.input_tensors import Keeper
 from partita.runtime.binding.output_binding import RequestOutputs
 from partita.runtime.compiled_facts import CompiledFacts
 from partita.runtime.device_errors import raise_naming_device
@@ -322,7 +323,7 @@ class RequestTensors(ProcessBound):
                     f"{str(error) or 'give smaller ones'}"
                 ) from error
 
-    def _keeper(self) -> Callable[[Tensor], Tensor]:
+    def _keeper(self) -> Keeper:
         """See :meth:`RequestOutputs.keeper`."""
         return self._outputs.keeper(self._leave_results)
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from partita.lowering.program import Operand, OpRecord, Program, Step
 from partita.lowering.recording.recorded_program import RecordedProgram
-from partita.lowering.shapes.symbolic_size import Recording
+from partita.lowering.shapes.symbolic_size import Recording, evaluated
 
 FLOAT, INT = np.dtype(np.float32), np.dtype(np.int64)
 
@@ -67,3 +67,26 @@ def test_tensors_of_one_shape_are_not_one():
     program = recorded(lambda n, x: [(Operand((n,), FLOAT), Operand((n,), FLOAT))])
     one, other = program.steps[0].args
     assert one.shape == other.shape == (7,) and one is not other
+
+
+def test_constants_are_told_where_steps_have_them():
+    """Of tables, of arrays that a function of sizes makes, and of what is the same for all."""
+    weight = Operand((2,), FLOAT, np.ones(2, np.float32), lasting=True)
+
+    def make(n, x):
+        made = np.array(evaluated(np.arange, n), object)
+        return [(x, table(n, 5)), (table(n, n), Operand((n,), INT, made)), (x, n, weight)]
+
+    program = recorded(make)
+    asked = (0, 1), (1, 0), (1, 1), (2, 2)
+    found = program.recorded.addresses(asked)
+    constants = [program.steps[number].args[position].const for number, position in asked]
+    assert [array.ctypes.data for array in constants] == found.tolist()
+    assert [array.tolist() for array in constants] == [[7, 5], [7, 7], [*range(7)], [1, 1]]
+    assert program.recorded.addresses(asked).tolist() == found.tolist()
+
+
+def test_results_are_the_operands_that_steps_have():
+    program = recorded(lambda n, x: [(x, n)])
+    assert program.outputs[0] is program.steps[0].args[0] is program.inputs[0]
+    assert program.works.tolist() == [14]

@@ -119,10 +119,10 @@ class ShapeClass:
         symbolic: KnownShapes,
     ) -> None:
         self._pattern = list(pattern)
-        self._shape_forms = [_Form.of(one.shape) for one in pattern]
-        self._element_forms = [
-            None if one.elements is None else _Form.of(one.elements) for one in pattern
-        ]
+        self._dtypes = [one.dtype for one in pattern]
+        self._by_elements = [n for n, one in enumerate(pattern) if one.elements is not None]
+        rows = [(one.shape, one.elements) for one in pattern]
+        self._form = _Form([row for row in itertools.chain(*rows) if row is not None])
         self._recording = recording
         self._graph = graph
         self._sized = {node for node in graph.nodes if holds_sizes(node.attrs)}
@@ -145,18 +145,13 @@ class ShapeClass:
             specs: Shape and type of every input.
             values: The elements of those that are known before a run.
         """
-        sizes: list[int] = []
-        for index, (wanted, (shape, dtype)) in enumerate(zip(self._pattern, specs, strict=True)):
-            if wanted.dtype != dtype or not self._shape_forms[index].take(shape, sizes):
-                return None
-            elements = self._element_forms[index]
-            if (elements is None) is (index in values):
-                return None
-            if elements is not None and not elements.take(
-                values[index].reshape(-1).tolist(), sizes
-            ):
-                return None
-        return self._recording.repeat(sizes)
+        if [*values] != self._by_elements or [dtype for _, dtype in specs] != self._dtypes:
+            return None
+        rows: list[Sequence[int]] = [shape for shape, _ in specs]
+        for index in reversed(self._by_elements):
+            rows.insert(index + 1, values[index].reshape(-1).tolist())
+        sizes = self._form.varying(rows)
+        return None if sizes is None else self._recording.repeat(sizes)
 
     def settled(self, recording: Recording | None = None) -> Axes:
         """The sizes that are one number in the whole class, though they were to vary in it.
@@ -224,30 +219,28 @@ class ShapeClass:
         return recording, sizes, specs, values
 
 
-class _Form(NamedTuple):
-    """Which numbers of a shape, or of elements, are the same in a class, and which vary."""
+class _Form:
+    """Which numbers of shapes, and of elements, are the same in a class, and which vary.
 
-    length: int
-    same: list[tuple[int, int]]
-    varying: list[int]
+    Args:
+        rows: The numbers of each shape, or of elements; ``None`` in the place of those that vary.
+    """
 
-    @staticmethod
-    def of(pattern: Sequence[int | None]) -> _Form:
-        """The form of numbers, ``None`` in the place of those that vary."""
-        same = [(place, number) for place, number in enumerate(pattern) if number is not None]
-        varying = [place for place, number in enumerate(pattern) if number is None]
-        return _Form(len(pattern), same, varying)
+    def __init__(self, rows: Sequence[Sequence[int | None]]) -> None:
+        self._lengths = [*map(len, rows)]
+        flat = [*itertools.chain(*rows)]
+        self._same = [number for number in flat if number is not None]
+        self._where_same = [number is not None for number in flat]
+        self._where_varying = [number is None for number in flat]
 
-    def take(self, numbers: Sequence[int], varying: list[int]) -> bool:
-        """Whether numbers have the form; adds those that vary to a list."""
-        if len(numbers) != self.length:
-            return False
-        for place, number in self.same:
-            if numbers[place] != number:
-                return False
-        for place in self.varying:
-            varying.append(numbers[place])
-        return True
+    def varying(self, rows: Sequence[Sequence[int]]) -> list[int] | None:
+        """Those that vary; ``None`` if others are not as they are to be."""
+        if [*map(len, rows)] != self._lengths:
+            return None
+        flat = [*itertools.chain(*rows)]
+        if [*itertools.compress(flat, self._where_same)] != self._same:
+            return None
+        return [*itertools.compress(flat, self._where_varying)]
 
 
 def _array_of(numbers: Sequence[Number], shape: Shape) -> Array:

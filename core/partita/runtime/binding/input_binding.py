@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +17,7 @@ from partita.runtime.binding.input_setters import (
     setter_by_copy,
     setter_in_place,
 )
-from partita.runtime.binding.input_tensors import InputTensors, is_like
+from partita.runtime.binding.input_tensors import InputTensors, Keeper, is_like
 from partita.runtime.binding.parked_calls import BoundCalls, ParkedCalls
 from partita.runtime.state_buffers import BoundFeedback, owner_of
 from partita.runtime.state_memory import StateMemory
@@ -265,14 +265,14 @@ class RequestInputs:
         """
         bound: list[Tensor] = []
         setters: list[InputSetter] = []
-        for index, (tensor, state) in enumerate(zip(tensors, self.values.states, strict=True)):
+        for index, tensor in enumerate(tensors):
             if index in self._memory.tensors:
                 bound.append(tensor)
                 setters.append(no_setter)
                 continue
             if tensor.nbytes > STAGED_BYTES or tensor.dtype.hasobject:
                 bound.append(tensor)
-                setters.append(setter_in_place(state))  # type: ignore[arg-type]  # all have one
+                setters.append(setter_in_place(self.values.state_of(index)))
                 continue
             staged = before.get(index)
             if staged is None:
@@ -375,20 +375,20 @@ class RequestInputs:
         self._is_current = at_once and len(inputs) == len(due)
         return True
 
-    def set(self, inputs: Inputs, copy: bool, own: Callable[[Tensor], Tensor]) -> None:
+    def set(self, inputs: Inputs, copy: bool, keeper: Keeper) -> None:
         """Sets inputs: all that are given, or none if one of them is wrong.
 
         Args:
             inputs: The inputs as the application gave them.
             copy: Copy arrays in any case.
-            own: Returns the tensor that may be kept for one: itself, or a copy.
+            keeper: Tells which tensor may be kept for one.
 
         Raises:
             InputError: A wrong name, dtype or shape.
         """
         self.values.refresh()
         self._is_current = False
-        changes = self.values.changes(inputs, copy, own)
+        changes = self.values.changes(inputs, copy, keeper)
         self._is_fed_back &= changes.indices.isdisjoint(self._bound_feedback.written)
         if changes.indices and not self.values.adopt(changes):
             self._switch_shapes()

@@ -44,7 +44,7 @@ class InputNames:
         Raises:
             InputError: An unknown name or index, or more inputs than the model has.
         """
-        if isinstance(inputs, Mapping):
+        if type(inputs) is dict or isinstance(inputs, Mapping):
             indices = self.indices
             return [
                 (indices[key] if type(key) is str and key in indices else self.index(key), data)

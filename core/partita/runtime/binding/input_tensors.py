@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -19,6 +19,18 @@ from partita.tensors.tensor import HOST, HostTensor, Tensor
 if TYPE_CHECKING:
     from partita.contract.device_model import DeviceModel
     from partita.runtime.compiled_facts import CompiledFacts
+
+
+class Keeper(NamedTuple):
+    """Tells which tensor may be kept for an input.
+
+    Attributes:
+        owners: By id what owns memory that a run may write to; tensors elsewhere may be kept.
+        keep: Returns the tensor that may be kept for one: itself, or a copy.
+    """
+
+    owners: Set[int]
+    keep: Callable[[Tensor], Tensor]
 
 
 class Changes(NamedTuple):
@@ -59,7 +71,7 @@ class InputTensors:
         given: The inputs that the application sets.
         tensors: One per input, ``None`` where none was set; current after `refresh`.
         sources: By input what the application gave: an array that is read in place, or a tensor.
-        states: By input how the array was that its view was made of.
+        states: By input how the array was that its view was made of, if it has come repeatedly.
         copies: Copies of inputs that were to be copied.
         has_moved: Whether an array turned out to have been resized or moved; for its user to unset.
     """
@@ -75,6 +87,7 @@ class InputTensors:
         self.sources: list[Array | Tensor | None] = [None] * len(compiled.inputs)
         self.copies = InputCopies(place)
         self.has_moved = False
+        self._seen: list[Tensor | None] = [None] * len(compiled.inputs)  # by the last run
         self._has_newer_arrays = False  # whether sources are newer than the tensors
 
     def for_run(self) -> list[Tensor]:
@@ -95,6 +108,13 @@ class InputTensors:
             else:
                 views.append(self._view(index, given))
         return views
+
+    def state_of(self, index: int) -> ArrayState:
+        """How the array of an input is, which is a host tensor."""
+        state = self.states[index]
+        if state is None:
+            state = self.states[index] = ArrayState(self.tensors[index])  # type: ignore[arg-type]
+        return state
 
     def shapes(self) -> dict[int, tuple[int, ...]]:
         """By input its shape, of all but the state that is updated in place."""
@@ -120,7 +140,10 @@ class InputTensors:
         return ""
 
     def _view(self, index: int, tensor: Tensor | None) -> Tensor:
-        """The view of a tensor for runners: the same object until its array changes in place."""
+        """The view of a tensor for runners.
+
+        From the second run on it is the same object until its array changes in place.
+        """
         if tensor is not None and index in self._memory.tensors:
             return tensor
         state = self.states[index]
@@ -131,8 +154,11 @@ class InputTensors:
             if not isinstance(tensor, HostTensor):
                 self.states[index] = None
                 return tensor
+            if self._seen[index] is not tensor and _is_as_it_was(tensor):  # most come once
+                self._seen[index], self.states[index] = tensor, None
+                return HostTensor.of(tensor.numpy().view())
             state = self.states[index] = ArrayState(tensor)
-            holds = state.array.shape == tensor.shape and state.array.dtype is tensor.dtype
+            holds = _is_as_it_was(tensor)
         else:
             holds = state.holds()
         if not holds:
@@ -146,13 +172,13 @@ class InputTensors:
             self.has_moved = True
         return state.view
 
-    def changes(self, inputs: Inputs, copy: bool, own: Callable[[Tensor], Tensor]) -> Changes:
+    def changes(self, inputs: Inputs, copy: bool, keeper: Keeper) -> Changes:
         """What setting inputs would change; :meth:`adopt` sets them.
 
         Args:
             inputs: The inputs as the application gave them.
             copy: Copy arrays in any case.
-            own: Returns the tensor that may be kept for one: itself, or a copy.
+            keeper: Tells which tensor may be kept for one.
 
         Raises:
             InputError: A wrong name, dtype or shape.
@@ -170,11 +196,14 @@ class InputTensors:
             if same and not copy and _is_as_before(data, tensors[index]):
                 continue
             if is_array and not copy and self._wraps[index](data):
-                given: Tensor = HostTensor.of(data)
+                base = data.base
+                tensor: Tensor = HostTensor.of(data)
+                if id(data if base is None else base) in keeper.owners:
+                    tensor = keeper.keep(tensor)
             else:
                 room = functools.partial(self.copies.room, index) if copy else np.empty
-                given = to_tensor(ports[index], data, copy, room)
-            tensor = tensors[index] = own(given)
+                tensor = keeper.keep(to_tensor(ports[index], data, copy, room))
+            tensors[index] = tensor
             sources[index] = data if is_array and tensor.numpy() is data else tensor
             if copy or self.copies.are_noted:
                 self.copies.note(index, tensor, copy and is_array)
@@ -225,6 +254,12 @@ def is_like(new: Tensor | None, old: Tensor | None) -> bool:
         return new is old
     same = new.shape == old.shape and new.dtype == old.dtype
     return same and new.memory == old.memory == HOST
+
+
+def _is_as_it_was(tensor: HostTensor) -> bool:
+    """Whether an array has the shape and type that it had when it was set."""
+    array = tensor.numpy()
+    return array.shape == tensor.shape and array.dtype is tensor.dtype
 
 
 def _is_as_before(array: Any, tensor: Tensor | None) -> bool:

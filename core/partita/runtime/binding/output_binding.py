@@ -21,6 +21,7 @@ from partita.errors import (
 from partita.model.expected_shapes import ExpectedShapes
 from partita.model.model import Port
 from partita.runtime.binding.input_conversion import Array, check, is_plain
+from partita.runtime.binding.input_tensors import Keeper
 from partita.runtime.binding.result_arrays import ResultArrays
 from partita.runtime.infer_result import InferResult
 from partita.runtime.result_check import ResultCheck
@@ -227,7 +228,7 @@ class RequestOutputs:
             "author of its plugin."
         )
 
-    def keeper(self, leave: Callable[[], bool]) -> Callable[[Tensor], Tensor]:
+    def keeper(self, leave: Callable[[], bool]) -> Keeper:
         """What tells which tensor may be kept for an input that the application sets now.
 
         A copy where the runner cannot read it or would overwrite it.
@@ -236,7 +237,8 @@ class RequestOutputs:
             leave: Asks the runner to give up the last results; returns whether it did.
         """
         on_host = (tensor.numpy() for tensor in self.results if tensor.memory == HOST)
-        return partial(self._keepable, leave, {id(owner_of(array)) for array in on_host})
+        owners = {id(owner_of(array)) for array in on_host}
+        return Keeper(owners, partial(self._keepable, leave, owners))
 
     def _keepable(self, leave: Callable[[], bool], owners: Set[int], tensor: Tensor) -> Tensor:
         if tensor.memory != HOST:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -12,7 +11,7 @@ from partita.errors import InferError
 from partita.model.expected_shapes import ExpectedShapes
 from partita.runtime.result_check import ResultCheck
 from partita.tensors.array_state import data_address
-from partita.tensors.tensor import HOST, Tensor
+from partita.tensors.tensor import HOST, HostTensor, Tensor
 from partita_hetero.compile.executable import Assembly
 
 
@@ -99,30 +98,30 @@ class OutputChecks:
         """
         if not inputs:
             return ""
-        read = [
-            (index, *_span_of(tensor.numpy()))
-            for index, tensor in enumerate(inputs)
-            if tensor is not None and tensor.memory == HOST
-        ]
+        read = [None if one is None else _span_of(one) for one in inputs]
         for port, result, place in zip(self._ports[number], results, planned, strict=True):
-            if result is place or result.memory != HOST:
+            written = None if result is place else _span_of(result)
+            if written is None:
                 continue
-            first, last = _span_of(result.numpy())
-            shared = [
-                index
-                for index, start, end in read
-                if start < last and first < end and start < end and first < last
-            ]
-            if shared and not any(place is x for x in inputs):
-                return (
-                    f"returned memory of its input {shared[0]} as '{port.name}'; expected "
-                    "memory of its own"
-                )
+            first, last = written
+            for index, span in enumerate(read):
+                if span is None or span[0] >= last or span[1] <= first:
+                    continue
+                if not any(place is x for x in inputs):
+                    return (
+                        f"returned memory of its input {index} as '{port.name}'; expected "
+                        "memory of its own"
+                    )
         return ""
 
 
-def _span_of(array: np.ndarray[Any, Any]) -> tuple[int, int]:
-    """The address of an array, and that behind its last byte."""
+def _span_of(tensor: Tensor) -> tuple[int, int] | None:
+    """The address of elements in host memory, and that behind their last byte, if there are any."""
+    if type(tensor) is not HostTensor and tensor.memory != HOST:
+        return None
+    array = tensor.numpy()
+    if not array.size:
+        return None
     if array.flags.c_contiguous:
         start = data_address(array)
         return start, start + array.nbytes
