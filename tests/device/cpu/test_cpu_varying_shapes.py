@@ -1139,3 +1139,63 @@ def test_sums_of_labels_and_products_of_levels_have_classes(text, sizes):
         programs = recorded(compiled)
         assert len(programs) == len(sizes) - 1
         assert len({id(program.recorded.made) for program in programs}) <= 2
+
+
+SIZES_BELOW_ZERO = """g (float[n] x, float[9,9] table)
+    => (float[c] y, float[r,k] window, float[m] places) {
+    one = Constant <value_ints = [1]> () less = Constant <value_ints = [-1]> ()
+    two = Constant <value_ints = [2]> () five = Constant <value_ints = [5]> ()
+    zero = Constant <value_ints = [0]> ()
+    count = Size(x) counts = Unsqueeze(count, zero) below = Neg(counts)
+    missing = Mod(below, five) borders = Concat <axis = 0> (zero, missing)
+    padded = Pad(x, borders)
+    rows = Reshape(padded, groups) sums = ReduceSum <keepdims = 0> (rows, one) y = Relu(sums)
+    negative = Mul(counts, less) half = Div(negative, two)
+    first = Add(half, five) last = Sub(five, half)
+    window = Slice(table, first, last, zero)
+    limit = Cast <to = 1> (count) centers = Range(begin, limit, step)
+    places = Mul(centers, x) }"""
+
+
+def test_sizes_below_zero_of_all_elements_and_of_ranges_of_floats_have_classes():
+    proto = parser.parse_model('<ir_version: 8, opset_import: ["": 17]> ' + SIZES_BELOW_ZERO)
+    proto.graph.initializer.append(numpy_helper.from_array(np.array([-1, 5]), "groups"))
+    for name, number in (("begin", 0.5), ("step", 1)):
+        proto.graph.initializer.append(numpy_helper.from_array(np.float32(number), name))
+    table = np.arange(81, dtype=np.float32).reshape(9, 9)
+    compiled = partita.Core().compile_model(proto, "CPU", {"INFERENCE_NUM_THREADS": 1})
+    request = compiled.create_infer_request()
+    sizes = [3, 5, 7, 8, 4, 6, 9, 1, 2]
+    for size in [*sizes, *sizes[::-2]]:
+        feeds = {"x": np.linspace(-1, 2, size, dtype=np.float32), "table": table}
+        for result, wanted in zip(
+            request.infer(feeds).to_tuple(), onnxruntime_results(proto, feeds), strict=True
+        ):
+            np.testing.assert_allclose(result, wanted, rtol=1e-6)
+    if isa().native:
+        programs = recorded(compiled)
+        assert len(programs) == len(sizes) - 1
+        assert len({id(program.recorded.made) for program in programs}) <= 3
+
+
+def test_convolutions_with_moved_taps_have_one_class():
+    text = """<ir_version: 10, opset_import: ["": 19]> g (float[n,4,h,w] x) => (float[a,b,c,d] y) {
+        offsets = Conv <pads = [1, 1, 1, 1]> (x, moves)
+        y = DeformConv <pads = [1, 1, 1, 1]> (x, weights, offsets) }"""
+    rng = np.random.default_rng(0)
+    proto = parser.parse_model(text)
+    for name, shape in (("moves", (18, 4, 3, 3)), ("weights", (6, 4, 3, 3))):
+        array = rng.standard_normal(shape).astype(np.float32)
+        proto.graph.initializer.append(numpy_helper.from_array(array, name))
+    config = {"EXECUTION_MODE_HINT": "ACCURACY", "INFERENCE_NUM_THREADS": 1}
+    compiled = partita.Core().compile_model(proto, "CPU", config)
+    request = compiled.create_infer_request()
+    sizes = [(n, 4, h, w) for n in (1, 2) for h in (9, 12) for w in (8, 15)]
+    for shape in [*sizes, *sizes[::-2]]:
+        x = rng.standard_normal(shape).astype(np.float32)
+        (wanted,) = onnxruntime_results(proto, {"x": x})
+        np.testing.assert_allclose(request.infer({"x": x})["y"], wanted, rtol=1e-3, atol=1e-4)
+    if isa().native and not isa().tiles:  # those choose arithmetic by sizes
+        programs = recorded(compiled)
+        assert len(programs) == len(sizes) - 1
+        assert len({id(program.recorded.made) for program in programs}) <= 2

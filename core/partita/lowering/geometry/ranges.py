@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 
 
-def count_of_range(start: int, limit: int, step: int) -> int:
-    """How many whole numbers a Range makes; none in steps of 0."""
-    return len(range(start, limit, step)) if step else 0
-
-
-def length_of_range(first: float, limit: float, step: float) -> int:
-    """The same of numbers of any type, none of which stands for a size."""
-    return max(math.ceil((limit - first) / step), 0) if step else 0
+def count_of_range(start: float, limit: float, step: float) -> int:
+    """How many whole numbers, or floats, a Range makes; none in steps of 0."""
+    if not step:
+        return 0
+    if isinstance(start, int) and isinstance(limit, int) and isinstance(step, int):
+        return max(-((start - limit) // step), 0)
+    return max(math.ceil((float(limit) - float(start)) / float(step)), 0)

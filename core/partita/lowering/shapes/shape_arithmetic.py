@@ -24,7 +24,7 @@ from partita.function_table import entered_in
 from partita.lowering.graph import Node
 from partita.lowering.program import Array, Operand
 from partita.lowering.shapes.symbolic_elements import computed, converted, float_type, objects
-from partita.lowering.shapes.symbolic_size import Size, holds_sizes
+from partita.lowering.shapes.symbolic_size import holds_sizes, integers
 
 MOST_ELEMENTS = 64
 """Of an operand; what is larger is no shape."""
@@ -49,8 +49,9 @@ def small_result(node: Node, operands: Sequence[Operand | None]) -> Array | None
     if node.domain:
         return None
     if node.op_type == "Shape" and operands and operands[0] is not None:
-        dims = operands[0].shape[slice(node.attrs.get("start", 0), node.attrs.get("end"))]
-        return np.array(dims, object if any(isinstance(n, Size) for n in dims) else np.int64)
+        return integers(operands[0].shape[slice(node.attrs.get("start", 0), node.attrs.get("end"))])
+    if node.op_type == "Size" and operands and operands[0] is not None:
+        return integers([math.prod(operands[0].shape)]).reshape(())
     rule = _RULES.get(node.op_type)
     if rule is None:
         return None
@@ -236,9 +237,13 @@ def _div(node: Node, arrays: Sequence[Any]) -> Array | None:
         return None
     if node.op_type == "Mod" and not node.attrs.get("fmod", 0):
         return np.asarray(x % z)
-    if not (x >= 0).all():
-        return None  # below zero ONNX rounds towards it, and numpy away from it
-    return np.asarray(x % z if node.op_type == "Mod" else x // z)
+    # The rest is of a division that rounds towards zero; numpy's // and % round down.
+    if x.dtype != object:
+        rest = np.fmod(x, z)
+        return np.asarray(rest if node.op_type == "Mod" else (x - rest) // z)
+    sign = np.where(np.asarray(x < 0, bool), -1, 1)
+    size = x * sign
+    return np.asarray((size % z if node.op_type == "Mod" else size // z) * sign)
 
 
 @_rule("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
@@ -267,7 +272,14 @@ def _logical(node: Node, arrays: Sequence[Any]) -> Array | None:
     return np.asarray(x & z if node.op_type == "And" else x | z)
 
 
-@_rule("Ceil", "Floor", "Reciprocal", "Sqrt")
+@_rule("Abs", "Neg")
+def _signed(node: Node, arrays: Sequence[Any]) -> Array | None:
+    (x,) = arrays
+    fn = _SIGNED[node.op_type]
+    return None if x.dtype == bool else computed(fn, x) if x.size else x
+
+
+@_rule("Ceil", "Floor", "Reciprocal", "Round", "Sqrt")
 def _unary(node: Node, arrays: Sequence[Any]) -> Array | None:
     (x,) = arrays
     dtype = float_type(x)
@@ -326,8 +338,11 @@ _EXTREME: dict[str, Callable[..., Any]] = {
 _UNARY: dict[str, Callable[..., Any]] = {
     "Ceil": np.ceil,
     "Floor": np.floor,
+    "Round": np.rint,
     "Sqrt": np.sqrt,
 }
+
+_SIGNED: dict[str, Callable[..., Any]] = {"Abs": np.absolute, "Neg": np.negative}
 
 _BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "Add": np.add,

@@ -9,7 +9,7 @@ import numpy as np
 from partita.contract.query import Reason, ReasonCode
 from partita.lowering import Array, Builder, Node, Operand
 from partita.lowering.geometry.boxes import Box, strides_of
-from partita.lowering.geometry.ranges import count_of_range, length_of_range
+from partita.lowering.geometry.ranges import count_of_range
 from partita.lowering.shapes.symbolic_size import evaluated, holds_sizes, integer
 from partita_cpu.kernels.movement.rearrange import expanded
 from partita_cpu.kernels.movement.strided_copy import copy_box
@@ -73,10 +73,18 @@ def range_(b: Builder, node: Node, start: Operand, limit: Operand, delta: Operan
     if any(holds_sizes(x.const) for x in (start, limit, delta)):
         ends = [b.value(x).item() for x in (start, limit, delta)]
         shape = (evaluated(count_of_range, *ends),)
-        return _brought(b, b.computed(shape, kind, np.arange, *ends))
+        return _brought(b, b.computed(shape, kind, _counted, kind, *ends))
     first, stop, step = (b.value(x).ravel()[0].item() for x in (start, limit, delta))
-    y = b.empty((length_of_range(first, stop, step),), kind)
+    y = b.empty((count_of_range(first, stop, step),), kind)
     b.call_numpy(count_up, first, step, y)
+    return y
+
+
+def _counted(kind: np.dtype[Any], first: float, limit: float, step: float) -> Array:
+    """The numbers of a Range; its ends may be numpy's."""
+    ends = [n.item() if isinstance(n, np.generic) else n for n in (first, limit, step)]
+    y = np.empty(count_of_range(*ends), kind)
+    count_up(ends[0], ends[2], y)
     return y
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from partita.contract.query import Reason, ReasonCode
 from partita.lowering import Node, Operand, reference_fold
 from partita.lowering.geometry.axes import axis_of, distinct_axes
-from partita.lowering.geometry.ranges import count_of_range, length_of_range
+from partita.lowering.geometry.ranges import count_of_range
 from partita.lowering.kernel_table import ALL_FLOATS, BOOL
 from partita.lowering.shapes.symbolic_size import evaluated, holds_sizes, integer, integers
 from partita_opencl.emitters.operator_table import COMPUTED, INDICES, MOVED, operator
@@ -121,7 +121,7 @@ def range_of(k: Kit, node: Node, start: Operand, limit: Operand, delta: Operand)
     if any(holds_sizes(x.const) for x in (start, limit, delta)):
         count = evaluated(count_of_range, first, last, step)
         return k.builder.computed((count,), kind, np.arange, first, last, step)
-    count = length_of_range(first, last, step)
+    count = count_of_range(first, last, step)
     y, whole_numbers = k.empty((count,), kind), kind.kind in "iu"
     of_wide = i64 if whole_numbers else f32
     k.launch(

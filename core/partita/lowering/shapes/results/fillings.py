@@ -21,6 +21,6 @@ def _constant_of_shape(node: Node, operands: Any) -> Sequence[int] | None:
 @FILLING_RESULTS.shape("Range")
 def _range(node: Node, operands: Any) -> Sequence[int] | None:
     start, limit, step = (elements_of(x) for x in operands)
-    if operands[0].dtype.kind not in "iu" or start is None or limit is None or step is None:
+    if start is None or limit is None or step is None:
         return None
     return [evaluated(count_of_range, start[0], limit[0], step[0])]

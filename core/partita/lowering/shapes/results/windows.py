@@ -12,7 +12,7 @@ from partita.lowering.shapes.results.rule import ResultRules
 WINDOW_RESULTS = ResultRules()
 
 
-@WINDOW_RESULTS.shape("Conv", "partita::Conv")
+@WINDOW_RESULTS.shape("Conv", "DeformConv", "partita::Conv")
 def _conv(node: Node, operands: Any) -> Sequence[int]:
     x, w = operands[0].shape, operands[1].shape
     return x[0], w[0], *resolve(node, x[2:], w[2:]).out_shape

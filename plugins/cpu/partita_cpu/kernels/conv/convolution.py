@@ -216,6 +216,9 @@ def pieces(c: Convolution, itemsize: int) -> Iterator[tuple[int, int, int, int]]
     rows = c.window.out[0] * c.window.out[1]
     row_bytes = c.channels * c.window.taps * c.window.out[2] * itemsize
     images = COLUMN_BYTES // max(1, rows * row_bytes)
+    if images >= c.batch:
+        yield 0, c.batch, 0, rows
+        return
     if images >= 1:
         for first in range(0, c.batch, images):
             yield first, min(images, c.batch - first), 0, rows

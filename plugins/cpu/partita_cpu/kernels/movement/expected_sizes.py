@@ -17,7 +17,7 @@ from partita.errors import InputError
 from partita.lowering import Array, Builder, Node, Operand, OtherSizes
 from partita.lowering.emitter import Emitted
 from partita.lowering.geometry.axes import axis_of
-from partita.lowering.geometry.ranges import length_of_range
+from partita.lowering.geometry.ranges import count_of_range
 from partita.lowering.geometry.slices import taken
 from partita_cpu.jit.kernel import jit
 from partita_cpu.jit.kernel_wrappers import Checked
@@ -226,7 +226,7 @@ def range_expected(start: Array, limit: Array, delta: Array, y: Array) -> None:
         OtherSizes: There are fewer or more than expected.
     """
     first, stop, step = (x.reshape(-1)[0].item() for x in (start, limit, delta))
-    count = length_of_range(first, stop, step)
+    count = count_of_range(first, stop, step)
     if count != y.size:
         raise OtherSizes
     count_up(first, step, y)
