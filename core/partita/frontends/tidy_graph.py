@@ -64,7 +64,10 @@ def tidied(
             return Model(ir_model)
         if not _is_in_order(ir_model.graph, {None}):
             _sort(ir_model.graph, origin)
-            nodes, _ = operations(ir_model.graph)
+        if inner:
+            for node in ir_model.graph:
+                _drop_unread(node)
+        nodes, _ = operations(ir_model.graph)
         forget_meaningless_dims(ir_model.graph, nodes)
         _name_nodes(nodes)
         infer_shapes(ir_model, isolate, written)
@@ -186,6 +189,39 @@ def _check_wiring(
 
 def _is_source(value: ir.Value) -> bool:
     return bool(value.is_graph_input() or value.is_initializer())
+
+
+def _drop_unread(node: ir.Node) -> None:
+    """Drops operations in an operation's bodies whose results nobody reads.
+
+    What they alone read would count as read, though no device computes them: one that leaves them
+    out claims its operation, and cannot compute it where the model is cut behind it.
+    """
+    for body in bodies(node):
+        for inner in reversed(tuple(body)):
+            if inner.outputs and not any(map(_is_read, inner.outputs)):
+                for held in [
+                    inner,
+                    *(each for own in bodies(inner) for each in operations(own)[0]),
+                ]:
+                    for place in range(len(held.inputs)):
+                        held.replace_input_with(place, None)
+                body.remove(inner, safe=True)
+            else:
+                _drop_unread(inner)
+
+
+def _read_nothing(node: ir.Node) -> None:
+    """Takes an operation's inputs away, and those of all operations in its bodies."""
+    for place in range(len(node.inputs)):
+        node.replace_input_with(place, None)
+    for body in bodies(node):
+        for inner in body:
+            _read_nothing(inner)
+
+
+def _is_read(value: ir.Value) -> bool:
+    return bool(value.uses() or value.is_graph_output())
 
 
 def _name_nodes(nodes: Sequence[ir.Node]) -> None:

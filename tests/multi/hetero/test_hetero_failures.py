@@ -221,7 +221,7 @@ def test_what_fails_on_every_device_changes_nothing():
         ("dtype", "returned float64"),
         ("count", "returned 0 tensors; expected 1"),
         ("nan", "returned NaN in 'a'"),
-        ("hang", "did not answer within 500 ms"),
+        ("hang", r"did not answer within 500 ms .*\nIt was device 'A', at 1 of the operations\.$"),
         ("crash", "KeyError"),
     ],
 )
@@ -233,6 +233,17 @@ def test_wrong_answers_count_as_failures(fault, message):
     strict = core.compile_model(CHAIN, "HETERO:A,B", {**config, "STRICT": True})
     with pytest.raises(InferError, match=message):
         strict({"x": X})
+
+
+def test_strict_says_which_device_raised_an_error_of_ours():
+    core = core_with(FakeDevice("A", refuses=["Exp"], fails_at_run=[1, 2]), FakeDevice("B"))
+    compiled = core.compile_model(CHAIN, "HETERO:A,B", {"STRICT": True})
+    for _ in range(2):  # what the device raises may be one object
+        with pytest.raises(
+            InferError,
+            match=r"^the device fell over\nIt was device 'A', at 1 of the operations\.$",
+        ):
+            compiled({"x": X})
 
 
 @pytest.mark.parametrize(

@@ -168,6 +168,41 @@ def test_a_body_of_if_reads_a_value_of_another_device():
         run(core, proto, "HETERO:A,B", pins={"h": "A", "y": "B", "z": "A"}, feeds=feeds)
 
 
+def test_what_a_body_reads_for_nothing_is_computed_nowhere():
+    """Devices leave out what nobody reads, and so claimed what they could not compute alone."""
+    bodies = [
+        helper.make_graph(
+            [
+                node("Exp", ["b"], f"{name}_exp"),
+                node("Neg", [f"{name}_exp"], f"{name}_unread"),
+                node("Abs", ["x"], f"{name}_abs"),
+            ],
+            name,
+            [],
+            [helper.make_tensor_value_info(f"{name}_abs", TensorProto.FLOAT, None)],
+        )
+        for name in ("then", "else")
+    ]
+    proto = model_of(
+        [
+            node("Optional", ["x"], "a"),
+            node("OptionalGetElement", ["a"], "b"),
+            node("ReduceSum", ["x"], "total", keepdims=0),
+            node("Greater", ["zero", "total"], "cond"),
+            node("If", ["cond"], "y", then_branch=bodies[0], else_branch=bodies[1]),
+            node("Neg", ["y"], "z"),
+        ],
+        ["z"],
+        initializers=[("zero", np.float32(0))],
+    )
+    core = partita.Core()  # CPU has no kernels for Optional
+    config = {"STRICT": True, "HETERO_PINS": ["y=REFERENCE"]}
+    compiled = core.compile_model(proto, "HETERO:CPU,REFERENCE", config)
+    np.testing.assert_array_equal(compiled({"x": X})["z"], -np.abs(X))
+    reasons = [compiled.explain()[name].reason.code for name in ("a", "b")]
+    assert reasons == [ReasonCode.UNUSED] * 2
+
+
 def test_permutes_are_visible_and_happen_once():
     first, second = FakeDevice("A", memory="a"), FakeDevice("B", memory="b")
     core = core_with(first, second)

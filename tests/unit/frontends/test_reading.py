@@ -876,3 +876,36 @@ def test_a_constant_has_the_type_of_its_elements_whatever_a_file_says(told):
     assert (held.dtype.name, tuple(held.shape)) == ("FLOAT", (2,))
     compiled = Core().compile_model(model, "CPU")
     assert compiled(np.ones((2, 3)))[0].tolist() == [2, 3]
+
+
+def test_what_nobody_reads_in_a_body_is_dropped_with_its_own_bodies():
+    text = """
+    <ir_version: 8, opset_import: ["" : 17]>
+    g (float[N] x, bool c) => (float[N] y) {
+      a = Exp (x)
+      b = Neg (x)
+      y = If (c) <
+        then_branch = then () => (float[N] t) {
+          [unread] u = If (c) <
+            then_branch = one () => (float[N] o) { p = Abs (a)  o = Neg (p) },
+            else_branch = two () => (float[N] q) { q = Abs (a) }
+          >
+          [reads_it] v = Neg (u)
+          t = Identity (b)
+        },
+        else_branch = else () => (float[N] e) { e = Identity (x) }
+      >
+    }
+    """
+    model = Core().read_model(onnx.parser.parse_model(text))
+    read = {name: bool(value.uses()) for name, value in _values(model).items()}
+    assert read["b"]
+    assert not read["a"]
+    for condition in (True, False):
+        x = np.array([1, -2], np.float32)
+        (y,) = Core().compile_model(model, "CPU")([x, np.array(condition)]).to_tuple()
+        np.testing.assert_array_equal(y, -x if condition else x)
+
+
+def _values(model):
+    return {value.name: value for node in model.ir.graph for value in node.outputs}

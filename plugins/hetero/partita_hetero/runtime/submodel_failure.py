@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from partita.errors import InferError, PartitaError, in_words
+from partita.errors import INPUT_FAULTS, InferError, PartitaError, in_words
 from partita_hetero.partition.submodels import Submodel
 
 
@@ -20,10 +20,16 @@ class SubmodelFailedError(Exception):
         """Gives up.
 
         Raises:
-            PartitaError: The device's own error, with its own cause.
+            PartitaError: The device's own error, with its own cause; a line says which device that
+                is, if the error does not and the inputs are not at fault.
             InferError: The device's error is none of ours.
         """
-        if isinstance(self.error, PartitaError):
-            raise self.error from self.error.__cause__
-        failed = f"Device '{self.submodel.device}' failed: {in_words(self.error)}"
-        raise InferError(failed) from self.error
+        error, device = self.error, self.submodel.device
+        if isinstance(error, PartitaError):
+            if not isinstance(error, INPUT_FAULTS) and device not in str(error):
+                count = len(self.submodel.ops)
+                error.with_lines(
+                    [*error.lines, f"It was device '{device}', at {count} of the operations."]
+                )
+            raise error from error.__cause__
+        raise InferError(f"Device '{device}' failed: {in_words(error)}") from error
