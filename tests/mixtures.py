@@ -17,6 +17,7 @@ class Mixture:
         third: Whether a gate has its factor from weights of its own.
         bias: Whether there are biases.
         kind: Element type of floats.
+        spread: Of levels, on both sides of the middle of their range; 0 for the whole range.
         attributes: Of the operation.
     """
 
@@ -30,10 +31,12 @@ class Mixture:
         third=False,
         bias=True,
         kind=np.float32,
+        spread=0,
         **attributes,
     ):
         self.rng = np.random.default_rng(seed)
         self.bits, self.block, self.kind, self.attributes = bits, block, kind, attributes
+        self.spread = spread
         self.op_type = "QMoE" if bits else "MoE"
         hidden, inner, self.experts = sizes
         self.hidden = hidden
@@ -52,6 +55,9 @@ class Mixture:
         size = self.block or terms
         blocks = -(-terms // size)
         levels = rng.integers(0, 1 << self.bits, (count, columns, terms))
+        if self.spread:
+            middle = 1 << (self.bits - 1)
+            levels = rng.integers(middle - self.spread, middle + self.spread, levels.shape)
         scales = rng.uniform(0.5, 1.5, (count, columns, blocks)) * terms**-0.5 * 2.0**-self.bits
         scales = (4 * scales).astype(self.kind)
         points = np.full((count, columns, blocks), 1 << (self.bits - 1))

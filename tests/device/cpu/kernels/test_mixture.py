@@ -206,3 +206,39 @@ def test_shapes_that_do_not_fit(place, part):
     model = model_of("QMoE", inputs, domain=MICROSOFT, constants=constants, **attributes)
     with pytest.raises(partita.PartitaError, match=part):
         partita.Core().compile_model(model.SerializeToString(), "CPU")({"x0": x, "x1": inputs[1]})
+
+
+@pytest.mark.parametrize("block", [16, 32, 128, 0])
+@pytest.mark.parametrize("tokens", [1, 3, 40])
+@pytest.mark.parametrize("spread", [32, 33])
+def test_eight_bits_that_fit_into_six(block, tokens, spread):
+    attributes = {"activation_type": "silu", "k": 2, "spread": spread}
+    mixture = Mixture(block + tokens, (256, 144, 4), 8, block, **attributes)
+    rng = np.random.default_rng(tokens)
+    x = rng.normal(0, 1, (tokens, 256)).astype(np.float32)
+    check(mixture, x, rng.normal(0, 1, (tokens, 4)).astype(np.float32), tolerance=BLOCKS)
+
+
+def test_zero_points_of_eight_bits_that_fit_into_six():
+    mixture = Mixture(3, (64, 48, 3), 8, 32, zeros=True, activation_type="silu", k=2)
+    for number, (w, levels, scales, bias, points) in enumerate(mixture.layers):
+        low = levels % 64
+        own = (low - np.repeat(points, 32, axis=-1)[..., : w.shape[-1]].astype(np.float64)) * (
+            np.repeat(scales, 32, axis=-1)[..., : w.shape[-1]].astype(np.float64)
+        )
+        mixture.layers[number] = own, low, scales, bias, points
+    rng = np.random.default_rng(4)
+    x = rng.normal(0, 1, (5, 64)).astype(np.float32)
+    check(mixture, x, rng.normal(0, 1, (5, 3)).astype(np.float32), tolerance=BLOCKS)
+
+
+@pytest.mark.parametrize(("spread", "bits"), [(32, 6), (33, 8)])
+def test_a_profile_says_in_how_many_bits_experts_are(spread, bits):
+    mixture = Mixture(1, (64, 48, 3), 8, 32, activation_type="silu", k=2, spread=spread)
+    x, logits = np.ones((1, 64), np.float32), np.zeros((1, 3), np.float32)
+    model, feeds = model_and_feeds(mixture, x, logits)
+    properties = {"PERF_COUNT": True, "INFERENCE_PRECISION_HINT": "f32"}
+    request = partita.Core().compile_model(model, "CPU", properties).create_infer_request()
+    request.infer(feeds)
+    kinds = {one.exec_type for one in request.profiling_info}
+    assert any(kind.endswith((f"_int{bits}", "numba")) for kind in kinds), kinds

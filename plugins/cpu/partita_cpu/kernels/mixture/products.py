@@ -101,8 +101,9 @@ def _emit_blocks(
     known = b.options if isinstance(b.options, PrecisionPolicy) else None
     threads = usable_processors() if known is None else known.threads
     machine = MachineModel(PORTABLE) if known is None else known.machine
-    native, sizes, rows = native_policy(b.options), weights.sizes, x.shape[0]
+    native, rows = native_policy(b.options), x.shape[0]
     panels = packed_experts(b, weights, threads)
+    sizes = weights.sizes._replace(bits=panels.variant.bits)
     unpacked, fewest = _unpacked(native, sizes, rows)
     in_bytes = native is not None and unpacked.factor == Factors.QUADS.size
     packed_kernels = b.constant(block_kernels(machine.level, panels.variant))

@@ -19,11 +19,13 @@ from partita_cpu.gemm.packing.weights import run_shared
 from partita_cpu.kernels.quantized_weights.panels import (
     BlockSizes,
     Panels,
+    in_six_bits,
     pack_weights,
     packed_scales,
     packed_zeros,
     panels_with,
 )
+from partita_cpu.kernels.quantized_weights.six_bits import first_number, pack_sixes
 from partita_cpu.llvm.tiles.dot_blocks import COLUMNS
 
 
@@ -61,6 +63,8 @@ class BlockWeights(NamedTuple):
 def packed_experts(b: Builder, weights: BlockWeights, threads: int) -> Panels:
     """The panels of all experts' matrices; `experts_together` are their sizes.
 
+    Those of 8 bits become 6 where no expert loses any, which the variant tells.
+
     Args:
         b: The builder.
         weights: Constants.
@@ -68,14 +72,20 @@ def packed_experts(b: Builder, weights: BlockWeights, threads: int) -> Panels:
     """
     sizes, together = weights.sizes, experts_together(weights)
     key = weights.experts, *sizes
-    form = Form(np.uint8, (together.weight_bytes,)) if weights.w.stacked else None
+    form = None
+    if weights.w.stacked:
+        shorter = (in_six_bits(together).weight_bytes,) if sizes.bits == 8 else None
+        form = Form(np.uint8, (together.weight_bytes,), shorter)
     packed = b.prepack(
         weights.w.operands[0],
-        ("panels of experts", *key, *key_of(weights.w)),
+        ("panels of experts", *key, *key_of(weights.w), weights.zeros is not None),
         lambda _: _packed_weights(b, weights, threads),
         anywhere=True,
         form=form,
     )
+    packed_as = together
+    if packed.size != together.weight_bytes:
+        packed_as = in_six_bits(together)
     numbers = b.prepack(
         weights.scales.operands[0],
         ("scales of experts", *key, *key_of(weights.scales)),
@@ -84,15 +94,15 @@ def packed_experts(b: Builder, weights: BlockWeights, threads: int) -> Panels:
     )
     halves = numbers.size == 2 * together.columns * together.blocks
     if weights.zeros is None:
-        points = b.constant(np.array([1 << (sizes.bits - 1)], np.uint8))
-        return panels_with(b, packed, numbers, points, together)
+        points = b.constant(np.array([1 << (packed_as.bits - 1)], np.uint8))
+        return panels_with(b, packed, numbers, points, packed_as)
     points = b.prepack(
         weights.zeros.operands[0],
         ("zero points of experts", *key, *key_of(weights.zeros), halves),
         lambda _: packed_zeros(_zeros(b, weights), _scales(b, weights), together, halves),
         anywhere=True,
     )
-    return panels_with(b, packed, numbers, points, together)
+    return panels_with(b, packed, numbers, points, packed_as)
 
 
 def experts_together(weights: BlockWeights) -> BlockSizes:
@@ -102,16 +112,46 @@ def experts_together(weights: BlockWeights) -> BlockSizes:
 
 
 def _packed_weights(b: Builder, weights: BlockWeights, threads: int) -> Array:
+    """Weights in panels, those of 8 bits in 6 where all experts' fit."""
+    if weights.sizes.bits == 8:
+        found = _packed_in(b, weights, in_six_bits(weights.sizes), threads)
+        if found is not None:
+            return found
+    return _packed_as_given(b, weights, threads)
+
+
+def _packed_in(b: Builder, weights: BlockWeights, packed: BlockSizes, threads: int) -> Array | None:
+    """Weights of 8 bits in 6; ``None`` at the first expert that would lose some."""
+    sizes = weights.sizes
+    out = np.empty((weights.experts, packed.weight_bytes), np.uint8)
+    for target, flat in zip(out, _flat_rows(b, weights), strict=True):
+        first = first_number(flat, weights.zeros is not None)
+        if first is None:
+            return None
+        layout = sizes.columns, sizes.blocks * sizes.size, first
+        run_shared(threads, pack_sixes, flat, target, *layout)
+    return out.reshape(-1)
+
+
+def _packed_as_given(b: Builder, weights: BlockWeights, threads: int) -> Array:
+    sizes = weights.sizes
+    out = np.empty((weights.experts, sizes.weight_bytes), np.uint8)
+    for target, flat in zip(out, _flat_rows(b, weights), strict=True):
+        layout = sizes.columns, sizes.blocks * sizes.size * sizes.bits // 8, sizes.bits
+        run_shared(threads, pack_weights, flat, target, *layout)
+    return out.reshape(-1)
+
+
+def _flat_rows(b: Builder, weights: BlockWeights) -> Iterator[Array]:
+    """Expert by expert the bytes of its rows, each filled up to whole blocks by its last byte."""
     sizes = weights.sizes
     column_bytes = sizes.blocks * sizes.size * sizes.bits // 8
-    out = np.empty((weights.experts, sizes.weight_bytes), np.uint8)
-    for target, rows in zip(out, arrays_of(b, weights.w, sizes.columns), strict=True):
+    for rows in arrays_of(b, weights.w, sizes.columns):
         flat = rows.reshape(sizes.columns, -1)
         missing = column_bytes - flat.shape[1]
-        flat = np.pad(flat, ((0, 0), (0, missing))) if missing else np.ascontiguousarray(flat)
-        layout = sizes.columns, column_bytes, sizes.bits
-        run_shared(threads, pack_weights, flat.reshape(-1), target, *layout)
-    return out.reshape(-1)
+        if missing:
+            flat = np.pad(flat, ((0, 0), (0, missing)), mode="edge")
+        yield np.ascontiguousarray(flat).reshape(-1)
 
 
 def _scales(b: Builder, weights: BlockWeights) -> Array:

@@ -138,7 +138,7 @@ def _packed_weights(w: Array, sizes: BlockSizes, has_zeros: bool, threads: int) 
     flat = np.ascontiguousarray(w).reshape(-1)
     column_bytes = sizes.blocks * sizes.size * sizes.bits // 8
     first = first_number(flat, has_zeros) if sizes.bits == 8 and flat.size else None
-    out = lasting_bytes((sizes if first is None else _in_six_bits(sizes)).weight_bytes)
+    out = lasting_bytes((sizes if first is None else in_six_bits(sizes)).weight_bytes)
     threads = threads if out.nbytes >= _SHARED_BYTES else 1
     if first is None:
         run_shared(threads, pack_weights, flat, out, sizes.columns, column_bytes, sizes.bits)
@@ -147,7 +147,8 @@ def _packed_weights(w: Array, sizes: BlockSizes, has_zeros: bool, threads: int) 
     return out
 
 
-def _in_six_bits(sizes: BlockSizes) -> BlockSizes:
+def in_six_bits(sizes: BlockSizes) -> BlockSizes:
+    """The sizes of weights of 8 bits that lose no bits in 6."""
     return sizes._replace(bits=6)
 
 
@@ -268,7 +269,7 @@ def packed(
     constant = all(x is None or x.const is not None for x in (w, scales, zeros))
     if not constant:
         return _packed_by_steps(b, w, scales, zeros, sizes)
-    shorter = (_in_six_bits(sizes).weight_bytes,) if sizes.bits == 8 else None
+    shorter = (in_six_bits(sizes).weight_bytes,) if sizes.bits == 8 else None
     weights = b.prepack(
         w,
         ("panels", *key, zeros is not None),
