@@ -34,10 +34,20 @@ TYPES = {
     "Q4_K": (12, 256, 144),
     "Q6_K": (14, 256, 210),
     "BF16": (30, 1, 2),
+    "MXFP4": (39, 32, 17),
 }
 """Kind to its number in files, weights of a block, and bytes of a block."""
 
-FILE_TYPES = {"F16": 1, "Q4_0": 2, "Q4_1": 3, "Q8_0": 7, "Q4_K": 14, "Q6_K": 18, "BF16": 32}
+FILE_TYPES = {
+    "MXFP4": 38,
+    "F16": 1,
+    "Q4_0": 2,
+    "Q4_1": 3,
+    "Q8_0": 7,
+    "Q4_K": 14,
+    "Q6_K": 18,
+    "BF16": 32,
+}
 """Numbers that files give the kind of most of their tensors."""
 
 _SCALES = {
@@ -61,6 +71,9 @@ class Family:
         post_norms: What blocks add to the residual stream is normalized.
         tied: The embedding is the last product's weight, too.
         window: Positions that some layers attend to; 0 for all.
+        is_oss: All is as in GPT-OSS: sinks, biases everywhere, experts in MXFP4.
+        is_latent: Attention is over short vectors, and experts are chosen by sigmoid, beside one
+            for all tokens, as in DeepSeek-V3; the first block has no experts.
     """
 
     biases: bool = False
@@ -68,6 +81,8 @@ class Family:
     post_norms: bool = False
     tied: bool = False
     window: int = 0
+    is_oss: bool = False
+    is_latent: bool = False
 
 
 FAMILIES = {
@@ -78,8 +93,24 @@ FAMILIES = {
     "gemma": Family(tied=True),
     "gemma2": Family(post_norms=True, tied=True, window=4096),
     "gemma3": Family(head_norms=True, post_norms=True, tied=True, window=512),
+    "gpt-oss": Family(biases=True, window=128, is_oss=True),
+    "deepseek2": Family(is_latent=True),
 }
 """The names; a mixture of qwen3's family is qwen3moe."""
+
+_LATENT = {
+    "attention.head_count_kv": 1,
+    "attention.key_length": 576,
+    "attention.value_length": 512,
+    "attention.key_length_mla": 192,
+    "attention.value_length_mla": 128,
+    "attention.kv_lora_rank": 512,
+    "rope.dimension_count": 64,
+    "leading_dense_block_count": 1,
+    "expert_gating_func": 2,
+    "expert_shared_count": 1,
+}
+"""What files of DeepSeek-V2-Lite say, but for V3's way to choose experts."""
 
 _PERIOD = 262139
 """Blocks after which they are the same again: a prime, so that no rows are alike."""
@@ -142,22 +173,55 @@ def _tensors(sizes: Architecture, kind: str, family: Family) -> Iterator[tuple[s
         "ffn_up": (wide, hidden),
         "ffn_down": (hidden, wide),
     }
+    dense = dict(fed)
     if sizes.experts:
         fed = {f"{name}_exps": (sizes.experts, *shape) for name, shape in fed.items()}
-    vectors = {"attn_norm.weight": hidden, "ffn_norm.weight": hidden}
+    before = "post_attention_norm" if family.is_oss else "ffn_norm"
+    vectors = {"attn_norm.weight": hidden, f"{before}.weight": hidden}
     if family.biases:
         vectors |= {f"attn_{part}.bias": matrices[f"attn_{part}"][0] for part in "qkv"}
+    if family.is_oss:
+        vectors |= {"attn_output.bias": hidden, "attn_sinks.weight": sizes.heads}
+        vectors["ffn_gate_inp.bias"] = sizes.experts
     if family.head_norms:
         vectors |= {f"attn_{part}_norm.weight": sizes.head_size for part in "qk"}
     if family.post_norms:
         vectors |= {f"post_{part}_norm.weight": hidden for part in ("attention", "ffw")}
+    if family.is_latent:
+        matrices = _latent_matrices(sizes)
+        vectors["attn_kv_a_norm.weight"] = _LATENT["attention.kv_lora_rank"]
     for layer in range(sizes.layers):
+        block, own = f"blk.{layer}", fed
+        is_mixed = sizes.experts > 0 and not (family.is_latent and layer == 0)
+        if not is_mixed:
+            own = dense
         for name, count in vectors.items():
-            yield f"blk.{layer}.{name}", (count,), "F32"
-        for name, shape in {**matrices, **fed}.items():
-            yield f"blk.{layer}.{name}.weight", shape, kind
-        if sizes.experts:
-            yield f"blk.{layer}.ffn_gate_inp.weight", (sizes.experts, hidden), "F32"
+            yield f"{block}.{name}", (count,), "F32"
+        for name, shape in {**matrices, **own}.items():
+            small = shape[-1] % TYPES[kind][1] > 0
+            stored = "MXFP4" if family.is_oss and "exps" in name else "Q8_0" if small else kind
+            yield f"{block}.{name}.weight", shape, stored
+            if family.is_oss and "exps" in name:
+                yield f"{block}.{name}.bias", shape[:2], "F32"
+        if is_mixed:
+            yield f"{block}.ffn_gate_inp.weight", (sizes.experts, hidden), "F32"
+        if is_mixed and family.is_latent:
+            yield f"{block}.exp_probs_b.bias", (sizes.experts,), "F32"
+            for name, shape in dense.items():
+                yield f"{block}.{name}_shexp.weight", shape, kind
+
+
+def _latent_matrices(sizes: Architecture) -> dict[str, Shape]:
+    """The weights of attention over short vectors."""
+    rank, turned = _LATENT["attention.kv_lora_rank"], _LATENT["rope.dimension_count"]
+    key, value = _LATENT["attention.key_length_mla"], _LATENT["attention.value_length_mla"]
+    return {
+        "attn_q": (sizes.heads * key, sizes.hidden),
+        "attn_kv_a_mqa": (rank + turned, sizes.hidden),
+        "attn_k_b": (sizes.heads, rank, key - turned),
+        "attn_v_b": (sizes.heads, value, rank),
+        "attn_output": (sizes.hidden, sizes.heads * value),
+    }
 
 
 def _nbytes(shape: Shape, kind: str) -> int:
@@ -168,16 +232,20 @@ def _nbytes(shape: Shape, kind: str) -> int:
 def random_weight(name: str, shape: Shape, kind: str) -> Array:
     """A tensor as a file has it: norms are ones, and the same name has the same numbers."""
     rng = np.random.default_rng(zlib.crc32(name.encode()))
-    if len(shape) == 1:
+    if len(shape) == 1 or name.endswith(".bias"):
         return np.ones(shape, np.float32) if "norm" in name else rng.random(shape, np.float32) - 0.5
     deviation = shape[-1] ** -0.5
-    if kind not in _SCALES:
+    if kind not in _SCALES and kind != "MXFP4":
         numbers: Array = rng.standard_normal(shape, np.float32) * deviation
         if kind == "BF16":
             return (numbers.view(np.uint32) >> 16).astype(np.uint16)
         return numbers.astype(np.float16 if kind == "F16" else np.float32, copy=False)
     count = int(np.prod(shape)) // TYPES[kind][1]
-    blocks: Array = np.resize(
+    if kind == "MXFP4":
+        blocks: Array = np.resize(_blocks(kind), (count, TYPES[kind][2])).copy()
+        blocks[:, 0] = int(np.log2(deviation / 3)) + 127  # numbers from -6 to 6 deviate by about 3
+        return blocks
+    blocks = np.resize(
         np.roll(_blocks(kind), int(rng.integers(_PERIOD)), 0), (count, TYPES[kind][2])
     )
     at, factors = _SCALES[kind]
@@ -195,7 +263,8 @@ def _blocks(kind: str) -> Array:
 def _metadata(
     sizes: Architecture, kind: str, family: str, context: int
 ) -> dict[str, tuple[int, bytes]]:
-    name = f"{family}moe" if sizes.experts and family != "llama" else family
+    plain = family in ("llama", "gpt-oss", "deepseek2")
+    name = f"{family}moe" if sizes.experts and not plain else family
     tokens = _vocabulary(sizes.vocabulary)
     kinds = [_CONTROL if text in _CONTROLS.values() else _NORMAL for text in tokens]
     numbers = {
@@ -215,6 +284,8 @@ def _metadata(
         numbers["expert_feed_forward_length"] = sizes.intermediate
     if FAMILIES[family].window:
         numbers["attention.sliding_window"] = FAMILIES[family].window
+    if FAMILIES[family].is_latent:
+        numbers |= _LATENT
     floats = {"attention.layer_norm_rms_epsilon": 1e-5, "rope.freq_base": 10000.0}
     return {
         "general.architecture": (_STRING, _text(name)),
