@@ -1,7 +1,9 @@
 """Depthwise convolution with channels last, with a ring buffer of padded rows per thread.
 
-The ring has as many rows as the kernel is high. Where it does not pay (strides, small kernels in
-float32) or is not covered, windows slide over the image as it is; see `nhwc.window`.
+The ring has as many rows as the kernel is high, of as many channels as fit a part of the cache: an
+image of more is computed by some channels after others. Where it does not pay (strides, kernels
+one column wide, small ones in float32) or is not covered, windows slide over the image as it is;
+see `nhwc.window`.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import numpy as np
 
 from partita.lowering import Array
 from partita.lowering.geometry.windows import Window
+from partita.lowering.shapes.symbolic_size import evaluated
 from partita_cpu.jit import llvm_kernel
 from partita_cpu.jit.intrinsics.address_call import address, call_depthwise_rows, call_pack_pixels
 from partita_cpu.jit.loop_kernel import loop
@@ -35,23 +38,31 @@ FEW_ROWS = 16
 """Threads share channels and not rows where there are fewer rows than this for each."""
 
 
-def row_bytes(window: Window, channels: int, lanes: int) -> int:
-    """Size of a laid out row."""
-    return -(-channels // lanes) * padded_width(window) * 4 * lanes
-
-
 def padded_width(window: Window) -> int:
     """Pixels of a laid out row."""
     return max(window.out[2] + window.kernel[2] - 1, window.begin[2] + window.size[2])
 
 
-def fits(window: Window, channels: int, machine: MachineModel, half: bool) -> bool:
+def ring_blocks(window: Window, channels: int, machine: MachineModel) -> int:
+    """Vectors of channels whose rows lie in a ring at a time; 0 if the rows of one are too long."""
+    lanes = machine.level.lanes
+    room = machine.l2_bytes(RING_SHARE) // (window.kernel[1] * 4 * lanes)
+    blocks: int = evaluated(_ring_blocks, room, padded_width(window), -(-channels // lanes))
+    return blocks
+
+
+def _ring_blocks(room: int, padded: int, blocks: int) -> int:
+    rounds = -(-blocks // max(room // padded, 1))  # each takes as many as the others
+    return -(-blocks // rounds) if padded <= room else 0
+
+
+def fits(window: Window, machine: MachineModel, half: bool) -> bool:
     """Whether rows are to be laid out for this window; `half` for images in bfloat16."""
     dense = window.stride[1:] == window.dilation[1:] == (1, 1)
-    plain = dense and min(window.begin + window.end) >= 0
+    plain = dense and min(window.begin + window.end) >= 0 and window.kernel[2] > 1
     if not plain or not (half or window.taps >= MANY_TAPS):
         return False  # the same for all sizes, which the next lines tell apart
-    ring = window.kernel[1] * row_bytes(window, channels, machine.level.lanes)
+    ring = window.kernel[1] * padded_width(window) * 4 * machine.level.lanes
     return ring <= machine.l2_bytes(RING_SHARE)
 
 
@@ -77,6 +88,7 @@ class RowBuffer(NamedTuple):
         table: `Window.table`, of depth 1.
         lanes: Floats of a vector.
         padded_width: Pixels of a laid out row.
+        ring_blocks: Vectors of channels in a ring, at most.
         thread_bytes: A ring, a list of its rows, and room to align them.
         low: Lower bound.
         high: Upper bound.
@@ -89,6 +101,7 @@ class RowBuffer(NamedTuple):
     table: KernelArray
     lanes: int
     padded_width: int
+    ring_blocks: int
     thread_bytes: int
     low: float
     high: float
@@ -96,7 +109,7 @@ class RowBuffer(NamedTuple):
 
 
 class _Share(NamedTuple):
-    """What one thread computes, and its memory.
+    """What one thread computes by one filling of its ring, and its memory.
 
     Attributes:
         row: The first output row, counted through all images.
@@ -148,17 +161,20 @@ def convolve_rows(
         row, last_row = count * tid // threads, count * (tid + 1) // threads
     if row == last_row or block == last_block:
         return
-    blocks = last_block - block
+    most = min(rows.ring_blocks, last_block - block)
     lines = scratch[tid * rows.thread_bytes : (tid + 1) * rows.thread_bytes]
     shift = -address(lines) % 64
-    down, line_bytes = table[4], blocks * rows.padded_width * 4 * lanes
+    down, line_bytes = table[4], most * rows.padded_width * 4 * lanes
     floats = lines[shift : shift + down * line_bytes].view(np.float32)
-    _clear_edges(floats, rows, down * blocks)
+    _clear_edges(floats, rows, down * most)
     # Behind the ring, the addresses of the rows that a row of the output needs.
     list_at = shift + down * line_bytes
     places = lines[list_at : list_at + 8 * down].view(np.int64)
-    share = _Share(row, last_row, block, blocks, address(lines) + shift, places)
-    _convolve_share(x, rows, y, channels, share)
+    while block < last_block:
+        blocks = min(most, last_block - block)
+        share = _Share(row, last_row, block, blocks, address(lines) + shift, places)
+        _convolve_share(x, rows, y, channels, share)
+        block += blocks
 
 
 @loop(inline=True)
@@ -232,6 +248,6 @@ def _convolve_share(
             )
 
 
-def thread_bytes(window: Window, channels: int, lanes: int) -> int:
-    """Scratch memory of a thread."""
-    return window.kernel[1] * (row_bytes(window, channels, lanes) + 8) + 128
+def thread_bytes(window: Window, blocks: int, lanes: int) -> int:
+    """Scratch memory of a thread whose ring has so many vectors of channels."""
+    return window.kernel[1] * (blocks * padded_width(window) * 4 * lanes + 8) + 128

@@ -31,6 +31,7 @@ from partita_cpu.nhwc.depthwise_row_buffer import (
     convolve_rows,
     fits,
     padded_width,
+    ring_blocks,
     row_kernels,
     thread_bytes,
 )
@@ -52,7 +53,7 @@ def emit_depthwise(b: Builder, window: Window, place: Place, op: LinearOp, y: Op
     if takes(window) and (not needs_pass(activation) or has_kernel(activation)):
         _emit_direct(b, window, place, op, y)
         return
-    if not needs_pass(activation) and fits(window, channels, policy.machine, y.dtype == HALF):
+    if not needs_pass(activation) and fits(window, policy.machine, y.dtype == HALF):
         _emit_rows(b, window, place, op, y)
         return
     if needs_pass(activation) and y.dtype == HALF:
@@ -127,7 +128,8 @@ def _row(
 def _emit_rows(b: Builder, window: Window, place: Place, op: LinearOp, y: Operand) -> None:
     policy, channels = choice_of(b), place.channels
     lanes = policy.level.lanes
-    room = room_of(thread_bytes(window, channels, lanes), policy.threads)
+    blocks = ring_blocks(window, channels, policy.machine)
+    room = room_of(thread_bytes(window, blocks, lanes), policy.threads)
     finish = epilogue_of(op.activation, False)
     rows = RowBuffer(
         b.prepack(
@@ -138,6 +140,7 @@ def _emit_rows(b: Builder, window: Window, place: Place, op: LinearOp, y: Operan
         b.constant(window.table),
         lanes,
         padded_width(window),
+        blocks,
         room,
         finish.low,
         finish.high,

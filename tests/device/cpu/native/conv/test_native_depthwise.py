@@ -340,6 +340,13 @@ def test_blocks_of_networks(kernel, stride, wide, level, mode):
     check(net, net.conv(y, 16, 5, 1), **mode)
 
 
+@pytest.mark.parametrize("kernel", [9, 13, 31])
+def test_windows_of_many_taps(kernel, level, mode):
+    net = Net(1, 8, 19, 23)
+    y = net.add("Relu", net.conv("x", 8, 150, 1))
+    check(net, net.conv(net.conv(y, 150, 150, kernel, 150), 150, 5, 1), **mode)
+
+
 def test_blocks_that_are_concatenated(level, mode):
     net = Net(1, 8, 14, 14)
     x = net.conv("x", 8, 16)

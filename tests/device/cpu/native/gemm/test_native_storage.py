@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from sampling import examples
 
 from partita.lowering.geometry.windows import Window
+from partita.system.cache_sizes import CacheSizes
 from partita_cpu.gemm.arithmetic import Arithmetic
 from partita_cpu.gemm.blocking.left_matrix import Source
 from partita_cpu.gemm.blocking.plan import plan
@@ -20,13 +21,16 @@ from partita_cpu.gemm.packing.weights import pack, pack_bias
 from partita_cpu.gemm.product_records import Epilogue, InputScaling, ProductArrays, TileContext
 from partita_cpu.gemm.tile_kernels import single_kernel, tile_kernels, window_kernels
 from partita_cpu.jit import llvm_kernel
+from partita_cpu.llvm.levels import AVX512
 from partita_cpu.machine_model import MachineModel
 from partita_cpu.nhwc.channel_slice import ChannelSlice
 from partita_cpu.nhwc.depthwise_direct import pack_row, pack_taps
 from partita_cpu.nhwc.depthwise_row_buffer import (
     RowBuffer,
     convolve_rows,
+    fits,
     padded_width,
+    ring_blocks,
     row_kernels,
     thread_bytes,
 )
@@ -291,6 +295,22 @@ def test_windows_of_parts(level, half, kind, gate, channels, stride, size, besid
     guarded.release()
 
 
+def test_rows_of_as_many_channels_are_laid_out_as_the_cache_holds():
+    machine = MachineModel(AVX512, 1, CacheSizes(32 << 10, 1 << 20, 0))
+
+    def over(width, across=31):
+        sizes = (1, 28, width), (1, 31, across), (1,) * 3, (1,) * 3
+        pads = (0, 15, across // 2)
+        return Window(*sizes, pads, pads, (1, 28, width), 2)
+
+    # 31 rows of 58 vectors take 112 KiB, and a quarter of the cache is for them.
+    assert [ring_blocks(over(28), channels, machine) for channels in (9, 40, 128)] == [1, 2, 2]
+    assert ring_blocks(over(1), 16 * 9, machine) == 3  # four fit, but three times three are even
+    assert fits(over(28), machine, False)
+    assert not fits(over(200), machine, False)
+    assert not fits(over(28, across=1), machine, False)
+
+
 @pytest.mark.parametrize(("level", "half"), KINDS)
 @pytest.mark.parametrize("gate", GATES)
 @examples(25)
@@ -302,8 +322,11 @@ def test_windows_of_parts(level, half, kind, gate, channels, stride, size, besid
     beside=st.tuples(*[st.sampled_from([0, 1, 20])] * 4),
     batch=st.integers(1, 2),
     threads=st.integers(1, 3),
+    blocks=st.integers(1, 5),
 )
-def test_laid_out_rows(level, half, gate, channels, kernel, pads, size, beside, batch, threads):
+def test_laid_out_rows(
+    level, half, gate, channels, kernel, pads, size, beside, batch, threads, blocks
+):
     rng = np.random.default_rng(channels)
     guarded = Guarded()
     before_x, after_x, before_y, after_y = beside
@@ -319,7 +342,7 @@ def test_laid_out_rows(level, half, gate, channels, kernel, pads, size, beside, 
     sides = (0, *pads[:2]), (0, *pads[2:])
     window = Window((1, *size), (1, *kernel), (1,) * 3, (1,) * 3, *sides, (1, oh, ow), 2)
     lanes = level.lanes
-    room = thread_bytes(window, channels, lanes)
+    room = thread_bytes(window, blocks, lanes)
     shape = (batch, oh, ow, before_y + channels + after_y)
     y = guarded.array(stored(np.full(shape, SENTINEL), half))
     scratch = guarded.array(np.full(threads * room, 255, np.uint8))
@@ -331,7 +354,7 @@ def test_laid_out_rows(level, half, gate, channels, kernel, pads, size, beside, 
                 guarded.array(pack_row(bias, lanes, channels)),
                 row_kernels(level, half),
                 window.table,
-                *(lanes, padded_width(window), room, -2.0, 3.0, gate),
+                *(lanes, padded_width(window), blocks, room, -2.0, 3.0, gate),
             ),
             y.reshape(-1),
             scratch,
