@@ -73,6 +73,9 @@ ENOUGH_ROWS = 64
 cache. Of 3,072 terms 42 rows fit half of 1 MiB, and a part of 2 rows is left of 128.
 """
 
+WIDENED_ROWS = 128
+"""The same where weights of 16 bits are widened for each panel."""
+
 UNEVEN_SHARES = 1.25
 """Times as long as by even shares: a line whose threads take longer is cut between its pixels."""
 
@@ -201,7 +204,7 @@ def emit_matrix_product(b: Builder, x: Operand, op: LinearOp) -> Operand | None:
             _emit_packed(b, policy, cut, x, op._replace(w=weights), y)
             return y
     step = _with_gaps(b, policy, LinearStep(images, x, op, y))
-    parts = depth_parts(policy, images, step.storage) if w.dtype == np.float32 else 1
+    parts = depth_parts(policy, images, step.storage, BY_STORED.get(w.dtype, Arithmetic.F32))
     if parts > 1:
         emit_in_parts(b, policy, step, parts)
     else:
@@ -222,21 +225,33 @@ def _with_gaps(b: Builder, policy: PrecisionPolicy, step: LinearStep) -> LinearS
     return step._replace(x=step.x if x is None else x, y=y, storage=storage)
 
 
-def depth_parts(policy: PrecisionPolicy, images: Images, storage: Storage = PLAIN) -> int:
+def depth_parts(
+    policy: PrecisionPolicy,
+    images: Images,
+    storage: Storage = PLAIN,
+    arithmetic: Arithmetic = Arithmetic.F32,
+) -> int:
     """How many parts of its terms let enough rows of a matrix share a panel, or 1.
 
-    Weights that no cache holds come once for each panel.
+    Weights that no cache holds come once for each panel, and those of 16 bits are widened so often.
+
+    Args:
+        policy: How the program computes.
+        images: Sizes of the product.
+        storage: How its input lies.
+        arithmetic: What it is computed in, where it is computed in float32.
     """
     if policy.arithmetic is not Arithmetic.F32 or images.symbolic:
         return 1
     machine, depth = policy.machine, images.channels
+    enough = ENOUGH_ROWS if arithmetic is Arithmetic.F32 else WIDENED_ROWS
     for parts in equal_parts(depth):
         # For one thread: what is computed is the same for any number of them.
         part = replace(images, channels=depth // parts)
-        cut = plan(part, machine, Arithmetic.F32, 1, Storage(x_pitch=storage.x_pitch or depth))
+        cut = plan(part, machine, arithmetic, 1, Storage(x_pitch=storage.x_pitch or depth))
         if parts == 1 and 2 * packed_size(cut) <= machine.l2_bytes(1):
             return 1
-        if cut.table[PANEL_UNITS] >= min(ENOUGH_ROWS, images.pixels):
+        if cut.table[PANEL_UNITS] >= min(enough, images.pixels):
             return parts
     return 1
 
@@ -251,9 +266,11 @@ def equal_parts(terms: int) -> Iterator[int]:
 def emit_in_parts(b: Builder, policy: PrecisionPolicy, step: LinearStep, parts: int) -> None:
     """Records what `emit_product` would, by parts of the terms.
 
-    Each adds to what those before it left in the result.
+    Each adds to what those before it left in the result. Matrices of 16 bits are packed whole, as
+    they are for few rows.
     """
     images, op, storage = step.images, step.op, step.storage
+    stored = op.w.dtype in BY_STORED
     count = images.channels // parts
     kept = replace(storage, x_pitch=storage.x_pitch or images.channels)
     for n in range(parts):
@@ -263,9 +280,11 @@ def emit_in_parts(b: Builder, policy: PrecisionPolicy, step: LinearStep, parts: 
             op.bias if first else None,
             op.residual if first else step.y,
             op.activation if last else None,
-            TermPart(n, parts),
+            None if stored else TermPart(n, parts),
         )
         where = replace(kept, x_first=kept.x_first + n * count)
+        if stored:
+            where = replace(where, w_part=n, w_parts=parts)
         some = replace(images, channels=count)
         emit_product(b, policy, step._replace(images=some, op=part, storage=where))
 

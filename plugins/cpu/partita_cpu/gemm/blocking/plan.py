@@ -57,6 +57,9 @@ CLAIM_WORK = 1 << 18
 ENOUGH_TILES = 4
 """Tiles of a column while which the weights of the next one are fetched, if vectors multiply."""
 
+MANY_TILES = 8
+"""Tiles of a column from which on weights that are widened may lie in the second-level cache."""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -106,7 +109,8 @@ class Plan:
     @property
     def packing(self) -> tuple[int, ...]:
         """What the layout of packed weights depends on."""
-        run = (self.taps, self.run, self.padded, self.in_place)
+        parts = self.storage.w_parts
+        run = (self.taps, self.run * parts, self.padded * parts, self.in_place)
         return (int(self.arithmetic), self.images.groups, *run, self.columns, self.step)
 
 
@@ -166,16 +170,17 @@ class _Planner:
         taps, run, cells = lhs.runs()
         padded = run if lhs.source is Source.DIRECT else lhs.padded(run)
         row = lhs.row_bytes(padded)
-        room = piece_bytes(self.machine, self.arithmetic, lhs.rows, halo)
         whole_runs = run != padded or i.merged_group_channels
         row_bytes = self.columns * self.arithmetic.widened_bytes * self.arithmetic.planes
-        pieces = 1 if whole_runs else pieces_of_run(padded, lhs.piece_step, row_bytes, room)
         weight = self.arithmetic.weight_bytes * self.arithmetic.planes
         of_slice = taps * padded * self.columns * weight
         block = i.slices * of_slice
         # What tiles read behind a run is multiplied by zeros, and must be numbers.
         self.spare = -(-(padded - run) // lhs.cell) if halo else 0
         values, tiles = self._panel_sizes(row, block)
+        many = not i.symbolic and tiles >= MANY_TILES
+        room = piece_bytes(self.machine, self.arithmetic, lhs.rows, halo, many)
+        pieces = 1 if whole_runs else pieces_of_run(padded, lhs.piece_step, row_bytes, room)
         starts = np.arange(pieces, dtype=np.int64) * (padded // pieces * unit)
         places = integers(cells)[:, None] * (lhs.cell * unit) + starts
         apart = integers([n * values[fields.SLICE_BYTES] if n else 0 for n in range(i.sources)])
@@ -192,11 +197,11 @@ class _Planner:
             fields.ROW: row,
             fields.RUN: run // pieces,
             fields.PADDED: padded,
-            fields.BLOCK_BYTES: block,
+            fields.BLOCK_BYTES: block * self.storage.w_parts,
             fields.TAP_BYTES: piece,
             fields.CHUNK: chunk,
             fields.PARTIAL_BYTES: partial,
-            fields.W_FIRST: i.covered[0] * of_slice,
+            fields.W_FIRST: (i.covered[0] + self.storage.w_part) * of_slice,
             **self._image_sizes(),
             **self._places(),
         }

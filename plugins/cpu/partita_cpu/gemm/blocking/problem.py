@@ -150,6 +150,8 @@ class Storage:
         planar: Elements from one channel of a picture to the next if they lie apart, or 0; only for
             `Source.HALO`.
         computed: Whether the input is computed piece by piece, where tiles read it.
+        w_part: Which part of each column's terms of the packed weights are the problem's.
+        w_parts: How many equal parts they have; 1 but for matrices.
     """
 
     half_in: bool = False
@@ -161,6 +163,8 @@ class Storage:
     scaled: bool = False
     planar: int = 0
     computed: bool = False
+    w_part: int = 0
+    w_parts: int = 1
 
     def holds_only(self, images: Images) -> bool:
         """Whether memory holds the problem's input and output alone, from the first element on."""

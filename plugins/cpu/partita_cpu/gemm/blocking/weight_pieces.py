@@ -16,10 +16,14 @@ FAR_PIECE_SHARE = 3 / 4
 vectors of AVX-512.
 
 Tiles of 6 rows take a line of weights every six cycles, those of 14 rows one every seven, which
-that cache supplies; to put sums down and take them up again between pieces takes longer. Tiles of
-bfloat16 take lines twice as fast, and weights that are widened lie in the nearest cache. That holds
-5 times as many steps of ARM's narrow tiles; not measured there.
+that cache supplies; to put sums down and take them up again between pieces takes longer. So it does
+where weights are widened to there for many tiles; for few they had better lie in the nearest cache.
+Tiles of bfloat16 take lines twice as fast. The nearest cache holds 5 times as many steps of ARM's
+narrow tiles; not measured there.
 """
+
+_WIDENED = frozenset((Arithmetic.F32_BY_F16, Arithmetic.F32_BY_BF16))
+"""Where many tiles of vectors read weights of 16 bits as they were widened."""
 
 WIDE_LANES = 16
 """Floats of a vector of AVX-512."""
@@ -36,7 +40,7 @@ FEW_ROWS = 6
 
 
 def piece_bytes(
-    machine: MachineModel, arithmetic: Arithmetic, rows: int, halo: bool = False
+    machine: MachineModel, arithmetic: Arithmetic, rows: int, halo: bool = False, many: bool = False
 ) -> int:
     """Room for a piece of a tile's weights.
 
@@ -45,11 +49,12 @@ def piece_bytes(
         arithmetic: What products are computed in.
         rows: Of a tile.
         halo: Whether rows are those of an image, which several taps read.
+        many: Whether there are tiles enough for weights that are widened to lie farther away.
     """
     if halo and on_tiles(machine.level, arithmetic):
         return max(machine.l1_bytes(PIECE_SHARE), machine.l2_bytes(HALO_PIECE_SHARE))
-    wide = machine.level.lanes >= WIDE_LANES and arithmetic is Arithmetic.F32
-    if wide or rows <= FEW_ROWS:
+    far = arithmetic is Arithmetic.F32 or (many and arithmetic in _WIDENED)
+    if (far and machine.level.lanes >= WIDE_LANES) or rows <= FEW_ROWS:
         return max(machine.l1_bytes(PIECE_SHARE), machine.l2_bytes(FAR_PIECE_SHARE))
     return machine.l1_bytes(PIECE_SHARE)
 

@@ -127,6 +127,9 @@ def multiply_panel(
             ends = first_tap + taps == tiles.last_tap
             packed = column.weights + first_tap * p[TAP_BYTES]
             b, tap_bytes = _weights_of(packed, taps, wide, panel, context)
+            nbytes = taps * p[TAP_BYTES]
+            # Behind them may lie weights of terms that are added up by another product.
+            to_next = p[BLOCK_BYTES] + (start_tap - first_tap) * p[TAP_BYTES] if ends else nbytes
             for line in range(first_line, last_line):
                 begin, behind = max(first_tap, tiles.first_tap), first_tap + taps
                 if by_lines:
@@ -139,7 +142,8 @@ def multiply_panel(
                     source = read + line * panel.line_bytes + pixel * row
                     kernel = kernels[of_rows + rows]
                     goes_on = not ends or block + 1 < tiles.last_block + tiles.goes_on
-                    ahead = packed + _part_ahead(n, parts, taps * p[TAP_BYTES], goes_on)
+                    asks = n < parts and goes_on
+                    ahead = packed + (to_next + n * (nbytes // parts) if asks else 0)
                     partial = panel.partials + n * TILE_BYTES
                     start = partial if first_tap > start_tap else 0
                     if p[IN_PLACE]:
@@ -191,12 +195,6 @@ def _weights_of(packed: int, taps: int, wide: bool, panel: Panel, context: Panel
     b = panel.partials + p[PARTIAL_BYTES]
     call_convert(context.kernels[WIDEN], (packed, taps * p[TAP_BYTES] // 2, b))
     return b, 2 * p[TAP_BYTES]
-
-
-@loop(inline=True)
-def _part_ahead(n: int, parts: int, nbytes: int, goes_on: bool) -> int:
-    """How far behind its weights lies what a tile asks for: a part of those that come next."""
-    return nbytes + n * (nbytes // parts) if n < parts and goes_on else 0
 
 
 @loop(inline=True)

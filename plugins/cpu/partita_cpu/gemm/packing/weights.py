@@ -68,7 +68,8 @@ def pack(plan: Plan, w: Array, threads: int = 1, later: DeferredPacker | None = 
 
 def packed_size(plan: Plan) -> int:
     """How many uint16 packed weights take, if they can be packed so."""
-    elements = plan.images.groups * plan.blocks * plan.taps * plan.padded * plan.columns
+    rows = plan.taps * plan.padded * plan.storage.w_parts
+    elements = plan.images.groups * plan.blocks * rows * plan.columns
     return elements * plan.arithmetic.planes * plan.arithmetic.weight_bytes // 2
 
 

@@ -11,7 +11,13 @@ from onnx import TensorProto, helper, numpy_helper
 from sampling import examples
 
 import partita
+from partita.system.cache_sizes import CacheSizes
+from partita_cpu.gemm.arithmetic import Arithmetic
+from partita_cpu.gemm.blocking.plan import plan
+from partita_cpu.gemm.blocking.problem import Images, Storage
+from partita_cpu.gemm.packing.weights import pack
 from partita_cpu.llvm.levels import EVERY
+from partita_cpu.machine_model import MachineModel
 from partita_cpu.runtime import device_model
 
 TYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
@@ -83,6 +89,43 @@ def test_products_are_those_of_float32(kind, rows, depth, columns, turned, threa
     model = model_of(nodes, {"x": (1, x.shape)}, {"y": (1, (rows, columns))}, {"w": stored})
     (found,), _, _ = computed(model, {"x": x}, INFERENCE_NUM_THREADS=threads)
     check(found, x, stored.T if turned else stored)
+
+
+@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_terms_are_added_up_by_parts(level, kind, threads, monkeypatch):
+    """Of 1,024 terms 28 rows fit half of a cache of 256 KiB, of 256 all 120: nine tiles."""
+    monkeypatch.setenv("PARTITA_CPU_CACHES", "32K/256K")
+    x = np.random.default_rng(1).standard_normal((120, 1024)).astype(np.float32)
+    r = np.random.default_rng(2).standard_normal((120, 400)).astype(np.float32)
+    stored = weights(kind, (1024, 400), 3)
+    nodes = [
+        cast("w"),
+        helper.make_node("MatMul", ["x", "w.wide"], ["p"], name="product"),
+        helper.make_node("Add", ["p", "r"], ["y"]),
+    ]
+    given = {"x": (1, x.shape), "r": (1, r.shape)}
+    model = model_of(nodes, given, {"y": (1, r.shape)}, {"w": stored})
+    config = {"INFERENCE_NUM_THREADS": threads, "EXECUTION_MODE_HINT": "ACCURACY"}
+    request = partita.Core().compile_model(model, "CPU", config).create_infer_request()
+    (found,) = (np.array(y) for y in request.infer({"x": x, "r": r}).values())
+    check(found - r, x, stored)
+    steps = [step.how for step in request.explain_execution().steps]
+    if EVERY[level].lanes == 16 and not EVERY[level].tiles:
+        assert steps.count("multiply_tiles") == 4
+
+
+def test_parts_of_the_terms_have_one_packing():
+    """Programs of few rows read all terms at once: weights are in memory once for both."""
+    machine = MachineModel(EVERY["avx512"], 1, CacheSizes(48 << 10, 1 << 20, 16 << 20))
+    cut = (machine, Arithmetic.F32_BY_F16, 1)
+    whole = plan(Images.matrix(1, 3072, 768), *cut)
+    stored = weights("float16", (3072, 768), 0)
+    for part in range(4):
+        some = Storage(x_pitch=3072, x_first=part * 768, w_part=part, w_parts=4)
+        one = plan(Images.matrix(128, 768, 768), *cut, some)
+        assert one.packing == whole.packing
+        np.testing.assert_array_equal(pack(one, stored), pack(whole, stored))
 
 
 @pytest.mark.parametrize("kind", TYPES)
