@@ -7,7 +7,7 @@ wrong element, objects of too many names are not looked into, and messages are s
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import orjson
 from pydantic import (
@@ -34,6 +34,8 @@ class _Body(BaseModel):
     """An object in which ``null`` is the same as nothing, and what is unknown is refused."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+    means_nothing: ClassVar[Mapping[str, object]] = {}
+    """Values of unknown names that ask for nothing; applications send them with all requests."""
 
     @model_validator(mode="before")
     @classmethod
@@ -41,7 +43,12 @@ class _Body(BaseModel):
         if isinstance(data, dict):
             if len(data) > MOST_NAMES:
                 raise ValueError(f"it has {len(data)} names; {MOST_NAMES} are read at most")
-            return {name: value for name, value in data.items() if value is not None}
+            nothing = cls.means_nothing
+            return {
+                name: value
+                for name, value in data.items()
+                if value is not None and not (name in nothing and value == nothing[name])
+            }
         return data
 
 
@@ -57,6 +64,15 @@ class TextRequest(_Body):
     ``top_k``, ``min_p`` and ``repetition_penalty`` are this server's own.
     """
 
+    means_nothing = {
+        "logit_bias": {},
+        "response_format": {"type": "text"},
+        "service_tier": "auto",
+        "store": False,
+        "suffix": "",
+        "tool_choice": "none",
+        "tools": [],
+    }
     model: Name
     n: int = Field(1, ge=1, le=16)
     max_tokens: Count | None = None

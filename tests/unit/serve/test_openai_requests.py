@@ -87,3 +87,30 @@ def test_hostile_bodies(kind, body, told):
 )
 def test_prompts_of_each_kind(prompt, texts):
     assert parsed(CompletionRequest, b'{"model": "m", "prompt": ' + prompt + b"}").prompt == texts
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        (ChatRequest, chat(b'"response_format": {"type": "text"}, "tools": [], "store": false')),
+        (ChatRequest, chat(b'"logit_bias": {}, "tool_choice": "none", "service_tier": "auto"')),
+        (CompletionRequest, b'{"model": "m", "prompt": "w1", "suffix": "", "logit_bias": {}}'),
+    ],
+)
+def test_values_that_ask_for_nothing_are_taken(kind, body):
+    assert parsed(kind, body).model == "m"
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        b'"response_format": {"type": "json_object"}',
+        b'"tools": [{"type": "function"}]',
+        b'"logit_bias": {"5": 1}',
+        b'"store": true',
+    ],
+)
+def test_what_is_not_done_is_refused(asked):
+    name = asked.split(b":")[0].decode().replace('"', "'")
+    with pytest.raises(InvalidRequest, match=f"{name} is unknown"):
+        parsed(ChatRequest, chat(asked))
