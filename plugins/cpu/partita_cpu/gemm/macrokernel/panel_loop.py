@@ -142,8 +142,7 @@ def multiply_panel(
                     source = read + line * panel.line_bytes + pixel * row
                     kernel = kernels[of_rows + rows]
                     goes_on = not ends or block + 1 < tiles.last_block + tiles.goes_on
-                    asks = n < parts and goes_on
-                    ahead = packed + (to_next + n * (nbytes // parts) if asks else 0)
+                    ahead = packed + _part_ahead(n, parts, nbytes, to_next, goes_on)
                     partial = panel.partials + n * TILE_BYTES
                     start = partial if first_tap > start_tap else 0
                     if p[IN_PLACE]:
@@ -195,6 +194,12 @@ def _weights_of(packed: int, taps: int, wide: bool, panel: Panel, context: Panel
     b = panel.partials + p[PARTIAL_BYTES]
     call_convert(context.kernels[WIDEN], (packed, taps * p[TAP_BYTES] // 2, b))
     return b, 2 * p[TAP_BYTES]
+
+
+@loop(inline=True)
+def _part_ahead(n: int, parts: int, nbytes: int, to_next: int, goes_on: bool) -> int:
+    """How far behind its weights lies what a tile asks for: a part of those that come next."""
+    return to_next + n * (nbytes // parts) if n < parts and goes_on else 0
 
 
 @loop(inline=True)
