@@ -454,6 +454,17 @@ def test_a_slower_device_reads_fewer_bytes_a_second(probe, monkeypatch):
     assert rate == pytest.approx((1 << 16) / 0.001, rel=0.01)
 
 
+@pytest.mark.parametrize(("delay", "further"), [(1e-3, probes.MANY_PRODUCTS), (1.0, 1)])
+def test_a_slow_device_multiplies_one_matrix_of_each_further_format(
+    probe, monkeypatch, delay, further
+):
+    install(monkeypatch)
+    device = FakeDevice("F", delay_s=delay)
+    probe(device, [Q4, WeightFormat(8, 32)])
+    many = [model for model in device.compiled if model.inputs[0].shape[0] == probes.MANY_ROWS]
+    assert [len(model.ops) for model in many] == [probes.MANY_PRODUCTS, further, further]
+
+
 def test_a_larger_model_is_told_by_a_larger_probe(probe):
     device = FakeDevice("F")
     probe(device)

@@ -56,13 +56,16 @@ each product, which takes a larger part of a small one."""
 MANY_ROWS, MANY_SIDE, MANY_PRODUCTS = 256, 2048, 4
 """Of the probe of many rows."""
 
+LONG_SECONDS = 0.5
+"""What the probe of many rows takes at least where one product is enough for further formats."""
+
 MOST_CHAINS = 4
 """Kinds of layers whose products are measured."""
 
 TINY_SIDE, TINY_PRODUCTS = 64, 16
 """Of the probe of nearly nothing."""
 
-EFFORT = Effort(warm=2, least=3, most=25, seconds=0.5)
+EFFORT = Effort(warm=2, least=3, most=25, seconds=0.3)
 READ_EFFORT = Effort(warm=2, least=7, most=1000, seconds=1.0, least_seconds=1.0)
 TINY_EFFORT = Effort(warm=5, least=200, most=200)
 
@@ -329,7 +332,7 @@ def device_speed(device: ProbedDevice, decoder: DecoderSizes) -> DeviceSpeed:
     multiply: dict[WeightFormat, float] = {}
     rows, meanwhile = row_seconds(device, decoder, op.seconds)
     busy = [op.busy, meanwhile]
-    size = decoder.read_bytes
+    size, products = decoder.read_bytes, MANY_PRODUCTS
     side = min(SIDES, key=lambda one: abs(math.log2(one / max(decoder.side, 1))))
     for kind in sorted({PLAIN, *decoder.formats}, key=str):
         if not device.takes(kind):
@@ -343,11 +346,13 @@ def device_speed(device: ProbedDevice, decoder: DecoderSizes) -> DeviceSpeed:
             nbytes = reading.number * Product(kind, reading.side, reading.side).nbytes
             rate = nbytes / reading.beside(op.seconds)
             busy.append(reading.busy)
-        many = device.first_taken(kind, MANY_SIDE, MANY_PRODUCTS, MANY_ROWS, EFFORT)
+        many = device.first_taken(kind, MANY_SIDE, products, MANY_ROWS, EFFORT)
         if many is None:
             continue
-        products = MANY_ROWS * many.side**2 * many.number
-        read[kind], multiply[kind] = rate, products / many.beside(op.seconds)
+        if many.seconds > LONG_SECONDS:
+            products = 1
+        multiplied = MANY_ROWS * many.side**2 * many.number
+        read[kind], multiply[kind] = rate, multiplied / many.beside(op.seconds)
         busy.append(many.busy)
     if PLAIN not in read:
         raise PlanError(
