@@ -80,6 +80,7 @@ _RECORDS: dict[str, list[Any]] = {
     "F32": [("plain", "<f4")],
     "F16": [("plain", "<f2")],
     "BF16": [("high", "<u2")],
+    "MXFP4": [("exponent", "u1"), ("nibbles", "u1", 16)],
     "Q4_0": [("scale", "<f2"), ("nibbles", "u1", 16)],
     "Q4_1": [("scale", "<f2"), ("least", "<f2"), ("nibbles", "u1", 16)],
     "Q8_0": [("scale", "<f2"), ("bytes", "i1", 32)],
@@ -101,6 +102,10 @@ def _unpacked(tensor: Any) -> np.ndarray[Any, Any]:
     return element_blocks(tensor.data, kind).astype(np.float64).reshape(tensor.shape)
 
 
+_E2M1 = np.array([sign * x for sign in (1, -1) for x in (0, 0.5, 1, 1.5, 2, 3, 4, 6)])
+"""What four bits of MXFP4 stand for."""
+
+
 def element_blocks(data: Any, kind: str) -> np.ndarray[Any, Any]:
     """The elements of bytes of blocks, by the formulas of ``ggml-quants.c``."""
     blocks = np.frombuffer(data, _RECORDS[kind])
@@ -108,6 +113,9 @@ def element_blocks(data: Any, kind: str) -> np.ndarray[Any, Any]:
         return np.asarray(blocks["plain"])
     if kind == "BF16":
         return np.asarray((blocks["high"].astype(np.uint32) << 16).view(np.float32))
+    if kind == "MXFP4":
+        places = np.concatenate([blocks["nibbles"] & 15, blocks["nibbles"] >> 4], axis=-1)
+        return np.asarray(2.0 ** (blocks["exponent"][:, None] - 127.0) * _E2M1[places])
     scale = blocks["scale"].astype(np.float64)[:, None]
     if kind == "Q8_0":
         return np.asarray(scale * blocks["bytes"])

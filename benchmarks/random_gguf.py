@@ -105,12 +105,16 @@ _LATENT = {
     "attention.key_length_mla": 192,
     "attention.value_length_mla": 128,
     "attention.kv_lora_rank": 512,
+    "attention.q_lora_rank": 768,
     "rope.dimension_count": 64,
     "leading_dense_block_count": 1,
     "expert_gating_func": 2,
     "expert_shared_count": 1,
 }
 """What files of DeepSeek-V2-Lite say, but for V3's way to choose experts."""
+
+_MXFP4_DEVIATION = 2.926
+"""Of the sixteen numbers from -6 to 6 that four bits stand for."""
 
 _PERIOD = 262139
 """Blocks after which they are the same again: a prime, so that no rows are alike."""
@@ -182,6 +186,7 @@ def _tensors(sizes: Architecture, kind: str, family: Family) -> Iterator[tuple[s
         vectors |= {f"attn_{part}.bias": matrices[f"attn_{part}"][0] for part in "qkv"}
     if family.is_oss:
         vectors |= {"attn_output.bias": hidden, "attn_sinks.weight": sizes.heads}
+    if family.is_oss and sizes.experts:
         vectors["ffn_gate_inp.bias"] = sizes.experts
     if family.head_norms:
         vectors |= {f"attn_{part}_norm.weight": sizes.head_size for part in "qk"}
@@ -190,6 +195,7 @@ def _tensors(sizes: Architecture, kind: str, family: Family) -> Iterator[tuple[s
     if family.is_latent:
         matrices = _latent_matrices(sizes)
         vectors["attn_kv_a_norm.weight"] = _LATENT["attention.kv_lora_rank"]
+        vectors["attn_q_a_norm.weight"] = _LATENT["attention.q_lora_rank"]
     for layer in range(sizes.layers):
         block, own = f"blk.{layer}", fed
         is_mixed = sizes.experts > 0 and not (family.is_latent and layer == 0)
@@ -214,9 +220,11 @@ def _tensors(sizes: Architecture, kind: str, family: Family) -> Iterator[tuple[s
 def _latent_matrices(sizes: Architecture) -> dict[str, Shape]:
     """The weights of attention over short vectors."""
     rank, turned = _LATENT["attention.kv_lora_rank"], _LATENT["rope.dimension_count"]
+    query_rank = _LATENT["attention.q_lora_rank"]
     key, value = _LATENT["attention.key_length_mla"], _LATENT["attention.value_length_mla"]
     return {
-        "attn_q": (sizes.heads * key, sizes.hidden),
+        "attn_q_a": (query_rank, sizes.hidden),
+        "attn_q_b": (sizes.heads * key, query_rank),
         "attn_kv_a_mqa": (rank + turned, sizes.hidden),
         "attn_k_b": (sizes.heads, rank, key - turned),
         "attn_v_b": (sizes.heads, value, rank),
@@ -243,7 +251,7 @@ def random_weight(name: str, shape: Shape, kind: str) -> Array:
     count = int(np.prod(shape)) // TYPES[kind][1]
     if kind == "MXFP4":
         blocks: Array = np.resize(_blocks(kind), (count, TYPES[kind][2])).copy()
-        blocks[:, 0] = int(np.log2(deviation / 3)) + 127  # numbers from -6 to 6 deviate by about 3
+        blocks[:, 0] = _exponents(deviation, count)
         return blocks
     blocks = np.resize(
         np.roll(_blocks(kind), int(rng.integers(_PERIOD)), 0), (count, TYPES[kind][2])
@@ -252,6 +260,15 @@ def random_weight(name: str, shape: Shape, kind: str) -> Array:
     scales = np.frombuffer((np.array(factors) * deviation).astype("<f2").tobytes(), np.uint8)
     blocks[:, at : at + len(scales)] = scales
     return blocks
+
+
+def _exponents(deviation: float, count: int) -> Array:
+    """Those of blocks of MXFP4, of two scales, so many of each that all numbers deviate so."""
+    square = (deviation / _MXFP4_DEVIATION) ** 2
+    low = int(np.floor(np.log2(square) / 2))
+    share = (square / 4.0**low - 1) / 3
+    places = np.arange(count) * 0.6180339887 % 1
+    return (low + 127 + (places < share)).astype(np.uint8)
 
 
 @functools.cache

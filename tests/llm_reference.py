@@ -305,7 +305,7 @@ class ReferenceDecoder:
             return self._linear(self._active(up), f"{block}ffn_down")
         else:
             gate, up = np.split(up, 2)
-        result = self._linear(self._active(gate) * up, f"{block}ffn_down")
+        result = self._linear(self._gated(gate, up), f"{block}ffn_down")
         return self._norm_if_there(result, f"{block}post_ffw_norm")
 
     def _experts(self, x, block):

@@ -30,7 +30,7 @@ def test_weights_have_their_deviation_and_are_unpacked_right(kind):
     assert abs(numbers.std() * 16 - 1) < 0.05 and abs(numbers.mean() * 16) < 0.2
 
 
-MIXTURES = [("llama", "tiny-mixture"), ("qwen3", "tiny-mixture")]
+MIXTURES = [(name, "tiny-mixture") for name in ("llama", "qwen3", "deepseek2")]
 
 
 @pytest.mark.parametrize(("family", "size"), [*((name, "tiny") for name in FAMILIES), *MIXTURES])
