@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from partita.errors import OperandError
 from partita.lowering.geometry.axes import copied_if_0
 from partita.lowering.geometry.boxes import Box, strides_of
 from partita.lowering.graph import Node
@@ -333,6 +334,31 @@ def test_boxes_of_none_are_no_decision_once_sizes_have_varied():
     assert recording.repeat([0]) is None  # the last box would reach beyond that
     assert recording.repeat([5]) is not None
     assert other.go_on(recording.repeat([2])) is not None
+
+
+@given(
+    *[st.tuples(st.integers(0, 40), st.integers(0, 9), st.integers(0, 4), st.integers(0, 4))] * 2,
+    st.tuples(st.integers(-3, 5), st.integers(-3, 5)),
+)
+def test_boxes_of_other_sizes_are_refused_as_those_of_numbers(now, later, strides):
+    def refuses(elements, start, rows, columns):
+        tensor = Operand((elements,), np.dtype(np.float32))
+        try:
+            Box(tensor, strides, start).check(Node("", (), ()), (rows, columns))
+        except OperandError:
+            return True
+        return False
+
+    def is_outside(elements, start, rows, columns):
+        places = [
+            start + r * strides[0] + c * strides[1] for r in range(rows) for c in range(columns)
+        ]
+        return any(not 0 <= place < elements for place in places)
+
+    recording = Recording()
+    recording.varied = True
+    assert refuses(*map(recording.size, now)) == is_outside(*now)
+    assert (recording.repeat(later) is not None) == (is_outside(*later) == is_outside(*now))
 
 
 def test_a_reshape_to_none_is_a_decision_in_the_first_class_alone():

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from partita.errors import OperandError
 from partita.lowering.graph import Node
 from partita.lowering.program import Operand
-from partita.lowering.shapes.symbolic_size import evaluated, has_varied, highest, settled
+from partita.lowering.shapes.symbolic_size import Number, Size, evaluated, has_varied, highest
 
 
 def strides_of(shape: Sequence[int]) -> list[int]:
@@ -45,7 +45,7 @@ class Box(NamedTuple):
         """
         numbers = self.tensor.size, self.start, *sizes, *self.strides
         if has_varied(numbers):
-            beyond = settled(evaluated(_reaches_beyond, *numbers))
+            beyond = _room_beside(self.tensor.size, self.start, sizes, self.strides) < 0
         else:
             ends = [(n - 1) * step for n, step in zip(sizes, self.strides, strict=True)]
             # An end of 0 adds nothing to either: whether it is that is no decision by sizes.
@@ -60,21 +60,26 @@ class Box(NamedTuple):
             )
 
 
-def _reaches_beyond(elements: int, start: int, *box: int) -> bool:
-    """Whether a box reaches beyond so many elements.
+def _room_beside(
+    elements: Number, start: Number, sizes: Sequence[Number], strides: Sequence[Number]
+) -> Number:
+    """How many elements a tensor has beside a box, before or behind it; -1 if it reaches beyond.
+
+    One number, of which one thing is decided, whatever sizes and strides are: a box of no elements
+    has room anywhere.
 
     Args:
         elements: Of the tensor.
         start: The element where the box starts.
-        box: Its sizes, and behind them its strides.
+        sizes: Of the box.
+        strides: Of the box.
     """
-    axes = len(box) // 2
     first = last = start
-    for n, step in zip(box[:axes], box[axes:], strict=True):
-        if n == 0:
-            return False
-        if step < 0:
-            first += (n - 1) * step
-        else:
-            last += (n - 1) * step
-    return first < 0 or last >= elements
+    for n, step in zip(sizes, strides, strict=True):
+        end = (n - 1) * step
+        if type(step) is Size or step < 0:
+            first = first + evaluated(min, end, 0)
+        if type(step) is Size or step > 0:
+            last = last + evaluated(max, end, 0)
+    inside = evaluated(min, first, elements - 1 - last)
+    return evaluated(max, inside, 0 - evaluated(min, 1, 1, *sizes))
