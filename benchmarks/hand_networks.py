@@ -1,9 +1,9 @@
 """Networks of a few lines each, as papers describe them, which `more_networks.py` exports.
 
 Super-resolution (FSRCNN, EDSR, ESRGAN), a U-Net, sequences (temporal convolutions, LSTM, GRU,
-CRNN), sound (Conv-TasNet, HiFi-GAN, a conformer), point clouds (PointNet) and recommendations
-(DLRM). `NETWORKS` has a function for each that makes the module, then its inputs by name.
-Needs `pip install torch`.
+CRNN), sound (Conv-TasNet, HiFi-GAN, a conformer), point clouds (PointNet), recommendations (DLRM)
+and convolutions whose taps are moved (DCN). `NETWORKS` has a function for each that makes the
+module, then its inputs by name. Needs `pip install torch torchvision`.
 """
 
 from __future__ import annotations
@@ -382,6 +382,26 @@ class DLRM(nn.Module):
         return self.top(torch.cat([features[:, 0], products], 1))
 
 
+class Deformable(nn.Module):
+    """Three residual blocks of a modulated deformable convolution (DCN v2)."""
+
+    def __init__(self, width: int = 32, taps: int = 9):
+        super().__init__()
+        from torchvision.ops import DeformConv2d
+
+        self.stem = nn.Conv2d(3, width, 3, 2, 1)
+        self.moves = nn.ModuleList([nn.Conv2d(width, 3 * taps, 3, padding=1) for _ in range(3)])
+        self.blocks = nn.ModuleList([DeformConv2d(width, width, 3, padding=1) for _ in range(3)])
+        self.taps = taps
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = functional.silu(self.stem(x))
+        for moves, block in zip(self.moves, self.blocks, strict=True):
+            offsets, masks = moves(y).split([2 * self.taps, self.taps], 1)
+            y = y + functional.silu(block(y, offsets, masks.sigmoid()))
+        return y
+
+
 def of_noise(make: Callable[[], nn.Module], *shape: int) -> Callable[[], tuple[Any, dict]]:
     """Makes a network, then noise for its only input."""
     return lambda: (make(), {"x": torch.randn(shape)})
@@ -408,5 +428,6 @@ NETWORKS: dict[str, Callable[[], tuple[Any, dict[str, Tensor]]]] = {
     "conformer": of_noise(Conformer, 1, 1, 400, 80),
     "pointnet": of_noise(PointNet, 1, 3, 1024),
     "dlrm": recommendations,
+    "dcn": of_noise(Deformable, 1, 3, 96, 96),
 }
 """Name to a function that makes the network, then its inputs by name."""

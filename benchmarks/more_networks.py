@@ -215,7 +215,7 @@ def chosen(name: str, patterns: list[str]) -> bool:
 def networks() -> Iterator[tuple[str, Network]]:
     """All, by library and name."""
     for name, make in hand_networks.NETWORKS.items():
-        yield f"hand_{name}", Network(make, traced=True)
+        yield f"hand_{name}", Network(make, traced=name != "dcn")  # which tracing has no rule for
     for name in TORCHVISION.split():
         yield f"torchvision_{name}", Network(partial(of_pictures, name), traced=True)
     for traced, names in ((True, TIMM_TRACED), (False, TIMM_CAPTURED)):
