@@ -172,7 +172,7 @@ async def serve(
     if starting.cancelled():
         _log.warning("The server was told to end before its models were loaded.")
         give_up()
-    return http.given_up
+    return http.given_up + grpc.given_up
 
 
 async def _load(server: ModelServer, texts: TextModels, core: Core) -> None:

@@ -44,7 +44,6 @@ class ModelServer:
     Attributes:
         settings: What it was made with.
         repository: The models.
-        closing: Whether answers are to say that their connections end.
     """
 
     def __init__(
@@ -59,7 +58,7 @@ class ModelServer:
         self._bytes = ByteLimit(settings.max_buffered)
         self._watch: asyncio.Task[None] | None = None
         self._ready = False
-        self.closing = False
+        self._closing = asyncio.Event()
 
     # ------------------------------------------------------------------- life
 
@@ -81,8 +80,17 @@ class ModelServer:
             self._watch.cancel()
 
     def close_connections(self) -> None:
-        """Lets each answer from now on say that its connection ends with it."""
-        self.closing = True
+        """Lets each answer from now on say that its connection ends with it, and streams end."""
+        self._closing.set()
+
+    @property
+    def closing(self) -> bool:
+        """Whether answers are to say that their connections end."""
+        return self._closing.is_set()
+
+    async def wait_until_closing(self) -> None:
+        """Waits until connections are to end."""
+        await self._closing.wait()
 
     async def stop(self) -> None:
         """Waits for the requests that are there, and lets the models go."""

@@ -137,7 +137,7 @@ class ServerSettings(_Settings):
         1, description="Seconds between the signal to stop and the end of listening."
     )
     stop_seconds: Seconds = Field(
-        30, description="Seconds that requests have to end after that, before they are given up."
+        25, description="Seconds that requests have to end after that, before they are given up."
     )
 
     @model_validator(mode="after")

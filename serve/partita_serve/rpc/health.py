@@ -7,7 +7,7 @@ from typing import Any
 
 import grpc
 
-from partita_serve.protocol.errors import NotFound
+from partita_serve.protocol.errors import NotFound, Unavailable
 from partita_serve.rpc.messages import message_type
 from partita_serve.rpc.service import SERVICE, abort
 from partita_serve.server import ModelServer
@@ -47,14 +47,15 @@ class HealthService:
         return message_type("HealthCheckResponse")(status=status)
 
     async def _watch(self, message: Any, context: grpc.aio.ServicerContext) -> None:
-        """Writes the status whenever it is another one, until the client goes."""
+        """Writes the status whenever it is another one, until the client or the server goes."""
         written = ""
-        while True:
+        while not self._server.closing:
             status = self._status(message.service)
             if status != written:
                 await context.write(message_type("HealthCheckResponse")(status=status))
                 written = status
             await asyncio.sleep(_WATCH_SECONDS)
+        await abort(context, Unavailable("The server is about to stop."))
 
     def _status(self, service: str) -> str:
         if service not in ("", SERVICE):

@@ -37,8 +37,9 @@ class GrpcListener:
             options=_options(settings),
             maximum_concurrent_rpcs=settings.max_connections,
         )
+        self._service = InferenceService(server)
         self._server.add_generic_rpc_handlers(
-            [InferenceService(server).handlers(), HealthService(server).handlers()]
+            [self._service.handlers(), HealthService(server).handlers()]
         )
         self.port = self._listen(settings)
 
@@ -60,6 +61,11 @@ class GrpcListener:
     async def start(self) -> None:
         """Begins to take calls."""
         await self._server.start()
+
+    @property
+    def given_up(self) -> int:
+        """Calls that were not answered in the time that :meth:`stop` gave them."""
+        return self._service.given_up
 
     async def stop(self, seconds: float) -> None:
         """Takes no calls any more, and waits for those that are there, but not for longer."""

@@ -17,6 +17,7 @@ from partita_serve.protocol.errors import (
     InvalidRequest,
     NotSupported,
     ServingError,
+    Unavailable,
     serving_error,
 )
 from partita_serve.protocol.records import InferenceRequest, InferenceResponse
@@ -28,6 +29,9 @@ from partita_serve.telemetry.tracing import continuing
 _log = logging.getLogger(__name__)
 
 SERVICE = "inference.GRPCInferenceService"
+
+ON_THE_WAY_SECONDS = 0.2
+"""How long streams are read on when the server stops: requests may be on their way."""
 
 STREAM_WINDOW = 64
 """Requests of one stream that are under way at once; the client waits with further ones."""
@@ -52,10 +56,14 @@ class InferenceService:
 
     Args:
         server: What answers them.
+
+    Attributes:
+        given_up: Calls that were not answered in the time that they had when the server stopped.
     """
 
     def __init__(self, server: ModelServer) -> None:
         self._server = server
+        self.given_up = 0
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """What a gRPC server is given."""
@@ -87,20 +95,55 @@ class InferenceService:
             request = _within(context.time_remaining(), request)
             with continuing(_headers(context)), self._server.holding(len(data)):
                 return response_bytes(await self._server.infer(request))
+        except asyncio.CancelledError:
+            self.given_up += self._server.closing
+            raise
         except Exception as error:  # noqa: BLE001  # whatever it is, the client is to be told
             return await abort(context, error)
 
     async def _model_stream_infer(
         self, stream: AsyncIterable[bytes], context: grpc.aio.ServicerContext
     ) -> None:
-        """Computes requests side by side, and answers in their order."""
-        answers: asyncio.Queue[asyncio.Task[bytes] | None] = asyncio.Queue(STREAM_WINDOW)
-        with continuing(_headers(context)):
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(_write_in_order(answers, context))
-                async for data in stream:
-                    await answers.put(tasks.create_task(self._streamed(data)))
-                await answers.put(None)
+        """Computes requests side by side, and answers in their order.
+
+        A client may keep a stream open for as long as it lives: when the server stops, the stream
+        ends once it has the answers of what was sent.
+        """
+        answers: asyncio.Queue[asyncio.Task[bytes] | None] = asyncio.Queue()
+        room = asyncio.Semaphore(STREAM_WINDOW)
+
+        async def read() -> None:
+            while True:
+                await room.acquire()
+                try:
+                    data = await anext(requests)
+                except StopAsyncIteration:
+                    return
+                answers.put_nowait(tasks.create_task(self._streamed(data)))
+
+        requests = aiter(stream)
+        try:
+            with continuing(_headers(context)):
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(_write_in_order(answers, room, context))
+                    reading = tasks.create_task(read())
+                    is_over = await self._end_of(reading, tasks)
+                    answers.put_nowait(None)
+        except asyncio.CancelledError:
+            self.given_up += self._server.closing
+            raise
+        if not is_over:
+            await abort(context, Unavailable("The server is about to stop."))
+
+    async def _end_of(self, reading: asyncio.Task[None], tasks: asyncio.TaskGroup) -> bool:
+        """Waits until a stream is read, or no more of it will be; whether it is at its end."""
+        closing = tasks.create_task(self._server.wait_until_closing())
+        await asyncio.wait({reading, closing}, return_when=asyncio.FIRST_COMPLETED)
+        closing.cancel()
+        await asyncio.wait({reading}, timeout=ON_THE_WAY_SECONDS)
+        is_over = reading.done()
+        reading.cancel()
+        return is_over
 
     async def _streamed(self, data: bytes) -> bytes:
         """The answer to one request of a stream, which an error does not end."""
@@ -200,10 +243,13 @@ def refusal(error: ServingError) -> grpc.RpcMethodHandler:
 
 
 async def _write_in_order(
-    answers: asyncio.Queue[asyncio.Task[bytes] | None], context: grpc.aio.ServicerContext
+    answers: asyncio.Queue[asyncio.Task[bytes] | None],
+    room: asyncio.Semaphore,
+    context: grpc.aio.ServicerContext,
 ) -> None:
     while (task := await answers.get()) is not None:
         await context.write(await task)
+        room.release()
 
 
 def _headers(context: grpc.aio.ServicerContext) -> dict[str, str]:

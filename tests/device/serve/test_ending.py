@@ -3,12 +3,14 @@
 import contextlib
 import http.client
 import json
+import queue
 import signal
 import socket
 import subprocess
 import sys
 import threading
 
+import grpc
 import models
 import onnx
 import pytest
@@ -16,11 +18,16 @@ import pytest
 from partita.cli.main import build_parser, main
 from partita.errors import PropertyError
 from partita_serve.command import settings_of
+from partita_serve.rpc.messages import message_type
 
 BODY = json.dumps(
     {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}
 )
 SERVE = (sys.executable, "-m", "partita", "serve", "--http-port", "0", "--grpc-port", "0")
+
+
+def grpc_request(**fields):
+    return message_type("ModelInferRequest")(**fields).SerializeToString()
 
 
 @pytest.fixture
@@ -107,6 +114,64 @@ def test_a_request_that_takes_too_long_is_given_up_and_told_of(model, tmp_path):
     assert "given up after stop_seconds (1), requests of 1 clients" in errors
     assert "Traceback" not in errors
     assert server.returncode == 0
+
+
+@pytest.mark.parametrize("call", ["ModelInfer", "ModelStreamInfer"])
+def test_a_call_that_takes_too_long_is_given_up_and_told_of(model, tmp_path, call):
+    config = tmp_path / "serve.toml"
+    config.write_text("stop_seconds = 1\ndrain_seconds = 0\n")
+    waiting = ("--max-batch-size", 8, "--max-queue-delay-us", 60_000_000)
+    x = {"name": "x", "datatype": "FP32", "shape": [1, 4]}
+    asked = grpc_request(model_name="affine", inputs=[x], raw_input_contents=[bytes(16)])
+    with (
+        process(model, "-d", "CPU", "--config", config, *waiting) as (server, told),
+        grpc.insecure_channel(told["grpc"]) as channel,
+    ):
+        name = f"/inference.GRPCInferenceService/{call}"
+        if call == "ModelInfer":
+            answer = channel.unary_unary(name).future(asked)
+        else:
+            answer = channel.stream_stream(name)(iter([asked]))
+        web = http.client.HTTPConnection(told["http"].partition("://")[2], timeout=60)
+        text = b""
+        while b"partita_requests_in_flight 1.0" not in text:
+            web.request("GET", "/metrics")
+            text = web.getresponse().read()
+        web.close()
+        server.send_signal(signal.SIGTERM)
+        _, errors = server.communicate(timeout=600)
+        answer.cancel()
+    assert "given up after stop_seconds (1), requests of 1 clients" in errors
+    assert "Traceback" not in errors
+    assert server.returncode == 0
+
+
+def streaming(channel, call, requests):
+    """A call of gRPC, of whose stream of answers the caller takes one after another."""
+    if call.endswith("Watch"):
+        return channel.unary_stream(call)(b"")
+    return channel.stream_stream(call)(iter(requests.get, None))
+
+
+@pytest.mark.parametrize(
+    "call", ["/grpc.health.v1.Health/Watch", "/inference.GRPCInferenceService/ModelStreamInfer"]
+)
+def test_streams_that_clients_keep_open_end_with_the_server(model, tmp_path, call):
+    config = tmp_path / "serve.toml"
+    config.write_text("stop_seconds = 3600\ndrain_seconds = 0\n")
+    requests = queue.Queue()
+    requests.put(grpc_request(model_name="affine"))
+    with process(model, "-d", "CPU", "--config", config) as (server, told):
+        with grpc.insecure_channel(told["grpc"]) as channel:
+            answers = streaming(channel, call, requests)
+            assert next(answers)  # the server reads it, and there is nothing to be answered
+            server.send_signal(signal.SIGTERM)
+            with pytest.raises(grpc.RpcError, match="about to stop"):
+                list(answers)
+            requests.put(None)
+        _, errors = server.communicate(timeout=600)
+    assert server.returncode == 0
+    assert "all requests are answered" in errors
 
 
 def test_two_signals_end_it_at_once(model, tmp_path, monkeypatch):
