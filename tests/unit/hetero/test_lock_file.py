@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import codecs
 import enum
+import errno
 import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -232,3 +234,14 @@ def test_the_digest_changes_with_the_graph_alone(model):
     proto = affine()
     proto.graph.node[2].op_type = "Exp"
     assert locks.graph_digest(read_model(proto)) != digest
+
+
+def test_half_of_a_lock_is_no_file(tmp_path, monkeypatch):
+    def fill(self, text, **options):
+        self.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", fill)
+    with pytest.raises(PlanError, match=r"plan\.toml' cannot be written: .*No space left"):
+        Lock("m", "0", {}, {}).save(tmp_path / "plan.toml")
+    assert not list(tmp_path.iterdir())

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from partita.errors import PlanError
+from partita.system.written_file import writing
 from partita_hetero.placement import toml
 
 if TYPE_CHECKING:
@@ -104,7 +105,8 @@ class Lock:
             PlanError: It cannot be written.
         """
         try:
-            path.write_text(self.text(), encoding="utf-8")
+            with writing(path):
+                path.write_text(self.text(), encoding="utf-8")
         except (OSError, ValueError) as error:
             raise PlanError(f"The placement lock '{path}' cannot be written: {error}") from error
 
