@@ -56,26 +56,26 @@ def test_a_target_keeps_what_the_first_graph_allows():
 
 
 @pytest.mark.parametrize(
-    ("allowed", "left"), [(159, ["Expand", "Neg"]), (160, ["Neg"]), (319, ["Neg"]), (320, [])]
+    ("allowed", "left"), [(159, ["Expand", "Relu"]), (160, ["Relu"]), (319, ["Relu"]), (320, [])]
 )
 def test_what_all_nodes_make_is_added_up(allowed, left):
-    graph = graph_of(ROWS + "{ e = Expand(w, s) n = Neg(e) y = Add(x, n) }")
+    graph = graph_of(ROWS + "{ e = Expand(w, s) n = Relu(e) y = Add(x, n) }")
     fold_constants(graph, Target(find, fold_bytes=allowed))
     assert kinds(graph) == [*left, "Add"]
 
 
 @pytest.mark.parametrize("allowed", [0, 170, 10_000])
 def test_results_are_the_same_whatever_is_folded(allowed):
-    text = ROWS + "{ e = Expand(w, s) n = Neg(e) y = Add(x, n) }"
+    text = ROWS + "{ e = Expand(w, s) n = Relu(e) y = Add(x, n) }"
     graph = graph_of(text)
     target = Target(find, fold_bytes=allowed)
     fold_constants(graph, target)
     maker = Specializer(graph, target)
     x = np.arange(40, dtype=np.float32)
     (y,) = run(maker, x)
-    np.testing.assert_array_equal(y, x - 2)
+    np.testing.assert_array_equal(y, x + 2)
     steps = [step.op.op_type for step in maker.program_for([x]).steps]
-    assert steps == {0: ["Expand", "Neg", "Add"], 170: ["Neg", "Add"], 10_000: ["Add"]}[allowed]
+    assert steps == {0: ["Expand", "Relu", "Add"], 170: ["Relu", "Add"], 10_000: ["Add"]}[allowed]
 
 
 def test_what_only_its_emitter_tells_is_given_back_when_it_is_too_much():

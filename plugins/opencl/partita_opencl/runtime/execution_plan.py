@@ -262,9 +262,9 @@ class Slots(NamedTuple):
         """The slot of each tensor, in the program or one that is made of it for other sizes."""
         return {steps[number].args[position].root: slot for number, position, slot in self.first}
 
-    def bytes_for(self, numbers: Sequence[Any]) -> list[int]:
+    def bytes_for(self, numbers: Sequence[Any] | Array) -> list[int]:
         """The sizes, as numbers."""
-        return [numbers[place] if place >= 0 else size for size, place in self.sizes]
+        return [int(numbers[place]) if place >= 0 else size for size, place in self.sizes]
 
 
 def _plan(
