@@ -120,6 +120,7 @@ def test_products(rows, terms, columns, size, bits, zeros, halves, group, seed):
     assert off(y, grouped(x, group), weights) <= NEAR
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("bits", [4, 8])
 def test_rounded_rows_are_near_the_exact_ones(level, bits, monkeypatch):
