@@ -89,8 +89,8 @@ def test_greedy_tokens_are_those_of_float64(path, generator):
     weights = {name: numbers(tensor) for name, tensor in file.tensors.items()}
     reference = ReferenceDecoder(dict(file.metadata), weights)
     prompt = generator.tokenizer.encode("Once upon a time")
-    pieces = [*generator.generate(prompt, max_new_tokens=64)]
-    assert [piece.token for piece in pieces] == reference.greedy(prompt, 64)
+    pieces = [*generator.generate(prompt, max_new_tokens=24)]
+    assert [piece.token for piece in pieces] == reference.greedy(prompt, 24)
 
 
 def test_the_zoo_s_answer(path):
