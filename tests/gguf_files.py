@@ -374,24 +374,31 @@ _WISHED = ("glm4moe", "ernie4_5-moe", "bailingmoe2", "dots1", "minimax-m2", "dee
 """What is added to scores of experts for the choice alone."""
 
 
+def _gamma(rng, count):
+    """Factors of a normalization."""
+    return stored("F32", rng.uniform(0.5, 1.5, count))
+
+
 def _latent_tensors(rng, kind, get, block):
     """Of attention by short vectors."""
     hidden, heads = get("embedding_length"), get("attention.head_count")
     rank, query_rank = get("attention.kv_lora_rank"), get("attention.q_lora_rank")
     key, value = get("attention.key_length_mla"), get("attention.value_length_mla")
     turned = get("rope.dimension_count")
-    gamma = lambda n: stored("F32", rng.uniform(0.5, 1.5, n))  # noqa: E731
-    matrix = lambda *shape: random_tensor(rng, kind, shape)  # noqa: E731
+
+    def matrix(*shape):
+        return random_tensor(rng, kind, shape)
+
     queries = {"attn_q.weight": matrix(heads * key, hidden)}
     if query_rank:
         queries = {
             "attn_q_a.weight": matrix(query_rank, hidden),
-            "attn_q_a_norm.weight": gamma(query_rank),
+            "attn_q_a_norm.weight": _gamma(rng, query_rank),
             "attn_q_b.weight": matrix(heads * key, query_rank),
         }
     found = queries | {
         "attn_kv_a_mqa.weight": matrix(rank + turned, hidden),
-        "attn_kv_a_norm.weight": gamma(rank),
+        "attn_kv_a_norm.weight": _gamma(rng, rank),
         "attn_k_b.weight": matrix(heads, rank, key - turned),
         "attn_v_b.weight": matrix(heads, value, rank),
         "attn_output.weight": matrix(hidden, heads * value),
@@ -427,10 +434,9 @@ def decoder_tensors(metadata, kind="F32", seed=0, vocabulary=96, embedding=None,
     hidden, inner = get("embedding_length"), get("feed_forward_length")
     size, heads = get("attention.key_length"), get("attention.head_count")
     narrow = size * get("attention.head_count_kv")
-    gamma = lambda n: stored("F32", rng.uniform(0.5, 1.5, n))  # noqa: E731
     bias = lambda n: stored("F32", rng.normal(0, 0.3, n))  # noqa: E731
     table = random_tensor(rng, embedding or kind, (vocabulary, hidden), 0.6)
-    tensors = {"token_embd.weight": table, "output_norm.weight": gamma(hidden)}
+    tensors = {"token_embd.weight": table, "output_norm.weight": _gamma(rng, hidden)}
     if not tied:
         tensors["output.weight"] = random_tensor(rng, kind, (vocabulary, hidden))
     if name in _CENTERED and name not in ("command-r", "cohere2"):
@@ -480,7 +486,7 @@ def decoder_tensors(metadata, kind="F32", seed=0, vocabulary=96, embedding=None,
                 tensors[f"{block}{part}.bias"] = bias(shape[0])
         norms = _NORMS.get(name, ("attn_norm", "ffn_norm"))
         for part in norms[:1] if name in _PARALLEL else norms:
-            tensors[f"{block}{part}.weight"] = gamma(hidden)
+            tensors[f"{block}{part}.weight"] = _gamma(rng, hidden)
             if name in _CENTERED and name not in ("command-r", "cohere2"):
                 tensors[f"{block}{part}.bias"] = bias(hidden)
         if name in _SHARED and mixed:
@@ -499,11 +505,11 @@ def decoder_tensors(metadata, kind="F32", seed=0, vocabulary=96, embedding=None,
                 tensors[f"{block}{part}.bias"] = bias(shapes[part][0])
         if name in _HEAD_NORMS:
             for part in ("attn_q_norm", "attn_k_norm"):
-                tensors[f"{block}{part}.weight"] = gamma(size)
+                tensors[f"{block}{part}.weight"] = _gamma(rng, size)
         if name in _WHOLE_NORMS:
-            tensors[f"{block}attn_q_norm.weight"] = gamma(heads * size)
-            tensors[f"{block}attn_k_norm.weight"] = gamma(narrow)
+            tensors[f"{block}attn_q_norm.weight"] = _gamma(rng, heads * size)
+            tensors[f"{block}attn_k_norm.weight"] = _gamma(rng, narrow)
         if name in _POST_NORMS:
             for part in ("post_attention_norm", "post_ffw_norm"):
-                tensors[f"{block}{part}.weight"] = gamma(hidden)
+                tensors[f"{block}{part}.weight"] = _gamma(rng, hidden)
     return tensors

@@ -329,35 +329,27 @@ class Expressions:
 
     def repeat(self, sizes: Sequence[int]) -> Numbers | None:
         """The values of all expressions for other sizes, or ``None`` if they decide otherwise."""
-        given = dict(zip(self._inputs, sizes, strict=True))
-        found = self._computed(given=given)
-        if found is not None:
-            return found if isinstance(found, Numbers) else None
-        values = self._values.copy()
-        for place, size in given.items():
-            values[place] = size
-        return Numbers.of(values) if self._take(values) else None
+        return self._values_for(None, dict(zip(self._inputs, sizes, strict=True)))
 
     def go_on(self, before: Numbers) -> Numbers | None:
         """Of a fork: the same, from what :meth:`repeat` of the recording before it returned."""
-        found = self._computed(before)
-        if found is not None:
-            return found if isinstance(found, Numbers) else None
-        values = [*before.listed(), *self._values[len(before) :]]
-        return Numbers.of(values) if self._take(values) else None
+        return self._values_for(before, {})
 
-    def _computed(
-        self, before: Numbers | None = None, given: Mapping[int, int] | None = None
-    ) -> Numbers | Outcome | None:
-        """The values by the device's evaluator, if it can; that they are decided otherwise."""
-        if self.evaluator is None or not self._closed:
-            return None
-        if self._arithmetic is None:
-            self._arithmetic = SizeArithmetic(
-                self._steps, self._values, self._first, self.evaluator
-            )
-        found = self._arithmetic.numbers(before, given)
-        return None if found is Outcome.TOO_LARGE else found
+    def _values_for(self, before: Numbers | None, given: Mapping[int, int]) -> Numbers | None:
+        """The values by the device's evaluator, or by Python where that cannot compute them."""
+        if self.evaluator is not None and self._closed:
+            if self._arithmetic is None:
+                self._arithmetic = SizeArithmetic(
+                    self._steps, self._values, self._first, self.evaluator
+                )
+            found = self._arithmetic.numbers(before, given)
+            if found is not Outcome.TOO_LARGE:
+                return found if isinstance(found, Numbers) else None
+        known = [] if before is None else before.listed()
+        values = [*known, *self._values[len(known) :]]
+        for place, size in given.items():
+            values[place] = size
+        return Numbers.of(values) if self._take(values) else None
 
     def _take(self, values: list[Any]) -> bool:
         """Takes the steps; whether all decisions come out as before."""

@@ -160,13 +160,11 @@ class SizeArithmetic:
         self._template = np.array([*numbers.integers.tolist(), *self._bounds, 0], np.int64)
         self._evaluate = evaluator(np.array(words, np.int64), self._template.size)
 
-    def numbers(
-        self, before: Numbers | None = None, given: Mapping[int, int] | None = None
-    ) -> Numbers | Outcome:
+    def numbers(self, before: Numbers | None, given: Mapping[int, int]) -> Numbers | Outcome:
         """What sizes come to; or why that is not told.
 
         Args:
-            before: Those before the first place.
+            before: Those before the first place; ``None`` if there are none.
             given: Further ones by their places.
         """
         if self._evaluate is None:
@@ -177,7 +175,7 @@ class SizeArithmetic:
             others |= before.others
         words = integers.data
         try:
-            for place, number in (given or {}).items():
+            for place, number in given.items():
                 words[place] = number
             if outcome := self._evaluate(integers):
                 return Outcome(outcome)

@@ -111,9 +111,11 @@ class InputTensors:
 
     def state_of(self, index: int) -> ArrayState:
         """How the array of an input is, which is a host tensor."""
-        state = self.states[index]
+        state, tensor = self.states[index], self.tensors[index]
         if state is None:
-            state = self.states[index] = ArrayState(self.tensors[index])  # type: ignore[arg-type]
+            if not isinstance(tensor, HostTensor):
+                raise TypeError(f"input {index} is in no host memory: {tensor!r}")
+            state = self.states[index] = ArrayState(tensor)
         return state
 
     def shapes(self) -> dict[int, tuple[int, ...]]:
