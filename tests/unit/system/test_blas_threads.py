@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 
 import numpy as np
@@ -62,6 +63,27 @@ def test_of_blocks_that_overlap_the_latest_decides(blas):
     first.__exit__(None, None, None)
     assert blas.threads == 2
     second.__exit__(None, None, None)
+    assert blas.threads == 8
+
+
+def test_a_block_may_end_wherever_another_one_is_in_its_end(blas):
+    """Before any function that the end of the other one calls."""
+    others = [blas_threads(count) for count in range(2, 10)]
+    for other in others:
+        other.__enter__()
+
+    def elsewhere(frame, event, function):
+        if frame.f_code.co_name == "settle" and event == "c_call":
+            module._computations.running.popitem()
+
+    try:
+        with blas_threads(1):
+            sys.setprofile(elsewhere)
+    finally:
+        sys.setprofile(None)
+    assert len(module._computations.running) < len(others)
+    for other in others:
+        other.__exit__(None, None, None)
     assert blas.threads == 8
 
 

@@ -61,7 +61,8 @@ class _Computations:
         """Has them use as many as the latest asks for, or as before the first one."""
         take(self._lock)
         try:
-            wanted = next(reversed(self.running.values()), self._before)
+            # One call: others end meanwhile, without the lock.
+            *_, wanted = (self._before, *self.running.values())
             if wanted is not None and wanted != blas.get():
                 blas.set(wanted)
             if not self.running:
