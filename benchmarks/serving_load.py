@@ -80,16 +80,12 @@ def peer_server(module: str, *options: object) -> Any:
 
 
 def _first_json(process: subprocess.Popen[str]) -> dict[str, Any]:
-    """The first JSON document that a process writes."""
-    text = ""
-    for line in process.stdout or ():
-        text += line
-        try:
-            found: dict[str, Any] = json.loads(text)
-        except json.JSONDecodeError:
-            continue
-        return found
-    raise SystemExit(f"the server ended without a word:\n{text}")
+    """The JSON document that a process writes when it is ready, on one line."""
+    line = process.stdout.readline() if process.stdout else ""
+    if not line:
+        raise SystemExit("the server ended without a word")
+    found: dict[str, Any] = json.loads(line)
+    return found
 
 
 def binary_request(model: str, feeds: dict[str, np.ndarray[Any, Any]], path: str = "") -> bytes:

@@ -96,6 +96,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if is_process:
         _occupy_standard_streams()
     _make_writable()
+    if sys.stdout is None:
+        sys.stderr.write(
+            "partita: error: stdout is closed, and what a command finds is written there; "
+            "redirect it to a file, a program or the null device instead\n"
+        )
+        return EXIT_ERROR
     try:
         return _guarded(argv)
     except BrokenPipeError:
@@ -142,6 +148,7 @@ def _guarded(argv: Sequence[str] | None) -> int:
         logging.basicConfig(
             level=logging.INFO if args.verbose else logging.WARNING, handlers=[to_stderr]
         )
+        _require_working_folder()
         code = _run(args, out)
     except BrokenPipeError:
         raise
@@ -154,6 +161,25 @@ def _guarded(argv: Sequence[str] | None) -> int:
     finally:
         out.flush()  # of --help too, which leaves by an exception
     return code
+
+
+def _require_working_folder() -> None:
+    """Sees to it that there is a working directory, which libraries ask for anywhere.
+
+    Raises:
+        PartitaError: It was removed, or may not be entered any more.
+    """
+    from pathlib import Path
+
+    from partita.errors import PartitaError
+
+    try:
+        Path.cwd()
+    except OSError as error:
+        raise PartitaError(
+            f"The working directory has been removed or cannot be reached ({error.strerror}); "
+            "change to one that exists."
+        ) from error
 
 
 def _run(args: argparse.Namespace, out: Output) -> int:
@@ -279,12 +305,11 @@ def _occupy_standard_streams() -> None:
 
 
 def _make_writable() -> None:
-    """Lets text go to closed streams, and results to one whose encoding lacks some letters."""
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:
-            import io
+    """Lets messages go to a closed stderr, and results to an encoding that lacks some letters."""
+    if sys.stderr is None:
+        import io
 
-            setattr(sys, name, io.StringIO())  # nobody reads it
+        sys.stderr = io.StringIO()  # nobody reads it
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")
 

@@ -91,8 +91,12 @@ class Output:
         )
 
     def json(self, data: object) -> None:
-        """Writes one JSON document."""
-        text = json.dumps(plain(data), indent=2, ensure_ascii=False, allow_nan=False)
+        """Writes one JSON document: over several lines at a terminal, else as one line.
+
+        A program that reads a line has the document, whether or not the command goes on.
+        """
+        indent = 2 if sys.stdout.isatty() else None
+        text = json.dumps(plain(data), indent=indent, ensure_ascii=False, allow_nan=False)
         self._has_document = True
         self.text(_ACTING_IN_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
 

@@ -27,10 +27,17 @@ def map_model(path: Path) -> memoryview:
         return map_file(path)
     except FileNotFoundError as error:
         raise ModelNotFoundError(
-            f"Model file '{path}' does not exist (looked in '{path.absolute().parent}')."
+            f"Model file '{path}' does not exist ({_looked_in(path)})."
         ) from error
     except (OSError, ValueError) as error:  # no file can have a name with a zero in it
         raise ModelFormatError(f"Model file '{path}' cannot be read: {error}") from error
+
+
+def _looked_in(path: Path) -> str:
+    try:
+        return f"looked in '{path.absolute().parent}'"
+    except FileNotFoundError:
+        return "the working directory has been removed"
 
 
 def require_whole_files(model: Model) -> None:

@@ -46,13 +46,7 @@ def process(*options):
         text=True,
     ) as server:
         try:
-            text = ""
-            for line in server.stdout:
-                text += line
-                with contextlib.suppress(json.JSONDecodeError):
-                    json.loads(text)
-                    break
-            yield server, json.loads(text)
+            yield server, json.loads(server.stdout.readline())
         finally:
             if server.poll() is None:
                 server.kill()

@@ -74,8 +74,14 @@ def test_results_and_messages_go_apart(capsys):
     out.note("by the way")
     out.error("error: no")
     captured = capsys.readouterr()
-    assert captured.out == 'a\nb\none    1\nthree  3\n{\n  "ü": 1\n}\n'
+    assert captured.out == 'a\nb\none    1\nthree  3\n{"ü": 1}\n'
     assert captured.err == "partita: note: by the way\npartita: error: no\n"
+
+
+def test_json_is_indented_at_a_terminal(capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    Output().json({"ü": 1})
+    assert capsys.readouterr().out == '{\n  "ü": 1\n}\n'
 
 
 def test_an_error_is_json_where_that_is_asked_for(capsys):

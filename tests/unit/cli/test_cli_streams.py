@@ -8,23 +8,38 @@ from pathlib import Path
 
 import pytest
 
+import partita.errors
 from partita.cli.main import main
 
 
-def test_closed_output_is_no_error(monkeypatch):
+def test_closed_output_is_an_error(monkeypatch, capsys):
     monkeypatch.setattr(sys, "stdout", None)
-    assert main(["zoo", "list"]) == 0
+    assert main(["zoo", "list"]) == 1
+    assert "error: stdout is closed" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("closed", [(1,), (2,), (0, 1, 2)])
-def test_closed_streams_are_no_error_of_a_process(closed):
+def test_a_process_needs_no_stream_but_stdout(closed):
     def close():
         for number in closed:
             os.close(number)
 
     command = [sys.executable, "-m", "partita", "zoo", "list"]
-    done = subprocess.run(command, stdout=subprocess.PIPE, preexec_fn=close, check=True)
+    done = subprocess.run(command, capture_output=True, preexec_fn=close, check=False)
+    assert done.returncode == (1 in closed)
     assert (b"magika" in done.stdout) == (1 not in closed)
+    assert (b"stdout is closed" in done.stderr) == (closed == (1,))
+
+
+def test_a_removed_working_directory_is_told(tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    assert main(["zoo", "list"]) == 1
+    assert "error: The working directory has been removed" in capsys.readouterr().err
+    with pytest.raises(partita.errors.ModelNotFoundError, match="directory has been removed"):
+        partita.Core().read_model("model.onnx")
 
 
 FULL = Path("/dev/full")
