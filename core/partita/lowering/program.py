@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import abc
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -273,59 +274,64 @@ class Continuation:
     outputs: tuple[int, ...]
 
 
-Arguments = tuple[tuple[int, int], ...]
-"""Arguments of steps, by the numbers of the step and of itself."""
-
-
-class Recorded(NamedTuple):
-    """Where a program comes from that was recorded for a class of shapes.
-
-    Attributes:
-        made: What the back-end made of the program with symbolic sizes, once for all of them.
-        numbers: What the sizes come to, by their places; int64.
-        works: Tells :attr:`Step.work` of each step.
-        idle: Numbers of the steps that are not called, by :attr:`Step.when`.
-        late: The results of steps that tell their shapes when they have run.
-        addresses: Tells where constant arguments lie, by the numbers of the step and of itself.
-    """
-
-    made: Any
-    numbers: Array
-    works: Callable[[], Array]
-    idle: Sequence[int]
-    late: Set[Operand]
-    addresses: Callable[[Arguments], Array]
-
-
-@dataclass(slots=True)
-class Program:
+class Program(abc.ABC):
     """Steps for one set of shapes. Shared by all requests; never changed after it was made.
 
     Attributes:
-        inputs: One operand per graph input; of a recorded program made when they are asked for.
-        outputs: One operand per graph output; ``None`` where the rest computes it. Operands that
-            are inputs, constants or repeated are to be copied at the end (``copies``).
-        steps: The calls in order; of a recorded program they are made when they are asked for.
-        offsets: Place in the arena of every operand that owns an intermediate buffer. The same.
         arena_bytes: Size of the arena.
-        owned: For each output, the operand whose buffer is the output's own memory, or ``None``
-            where the output has to be copied at the end.
         ops: The operations in order, those without steps included.
-        rest: What runs after the steps, or ``None``.
-        kept_bytes: What keeping it costs, roughly: its calls, and constants that are nobody else's.
-        recorded: Where it comes from, if its graph was not emitted for these sizes.
+        made: What the back-end made of the program with symbolic sizes, once for its class of
+            shapes; ``None`` if the graph was emitted for these sizes.
+        numbers: What the sizes come to then, by their places; int64.
     """
 
-    inputs: Sequence[Operand]
-    outputs: tuple[Operand | None, ...]
-    steps: Sequence[Step]
-    offsets: Mapping[Operand, int]
+    __slots__ = ()
+
     arena_bytes: int
-    owned: tuple[Operand | None, ...]
     ops: list[OpRecord]
-    rest: Continuation | None
-    kept_bytes: int
-    recorded: Recorded | None = None
+    made: Any
+    numbers: Array
+
+    @property
+    @abc.abstractmethod
+    def inputs(self) -> Sequence[Operand]:
+        """One operand per graph input."""
+
+    @property
+    @abc.abstractmethod
+    def outputs(self) -> Sequence[Operand | None]:
+        """One operand per graph output; ``None`` where the rest computes it.
+
+        Operands that are inputs, constants or repeated are to be copied at the end.
+        """
+
+    @property
+    @abc.abstractmethod
+    def steps(self) -> Sequence[Step]:
+        """The calls in order; of a recorded program each is made when it is asked for."""
+
+    @property
+    @abc.abstractmethod
+    def offsets(self) -> Mapping[Operand, int]:
+        """Place in the arena of every operand that owns an intermediate buffer."""
+
+    @property
+    @abc.abstractmethod
+    def owned(self) -> Sequence[Operand | None]:
+        """For each output, the operand whose buffer is the output's own memory.
+
+        ``None`` where the output has to be copied at the end.
+        """
+
+    @property
+    @abc.abstractmethod
+    def rest(self) -> Continuation | None:
+        """What runs after the steps, or ``None``."""
+
+    @property
+    @abc.abstractmethod
+    def kept_bytes(self) -> int:
+        """What keeping it costs, roughly: its calls, and constants that are nobody else's."""
 
     @property
     def is_direct(self) -> bool:
@@ -338,21 +344,60 @@ class Program:
     @property
     def late(self) -> Set[Operand]:
         """The results of steps that tell their shapes when they have run."""
-        if self.recorded is not None:
-            return self.recorded.late
         return {operand for step in self.steps for operand in step.results}
 
     @property
     def works(self) -> Array:
         """:attr:`Step.work` of each step."""
-        if self.recorded is not None:
-            return self.recorded.works()
         return np.array([step.work for step in self.steps])
 
     @property
     def idle(self) -> Sequence[int]:
-        """The numbers of the steps that are not called."""
-        return () if self.recorded is None else self.recorded.idle
+        """The numbers of the steps that are not called, by :attr:`Step.when`."""
+        return ()
+
+    def elements(self, number: int, position: int) -> Array:
+        """The elements of a constant argument, by the numbers of the step and of itself."""
+        elements: Array = self.steps[number].args[position].const
+        return elements
+
+
+_NO_NUMBERS = np.zeros(0, np.int64)
+
+
+class EmittedProgram(Program):
+    """A program whose graph was emitted for its sizes; arguments are those of :class:`Program`."""
+
+    __slots__ = (
+        *("arena_bytes", "inputs", "kept_bytes", "made", "numbers"),
+        *("offsets", "ops", "outputs", "owned", "rest", "steps"),
+    )
+
+    inputs: Sequence[Operand]
+    outputs: Sequence[Operand | None]
+    owned: Sequence[Operand | None]
+    steps: Sequence[Step]
+    rest: Continuation | None
+    offsets: Mapping[Operand, int]
+    kept_bytes: int
+
+    def __init__(
+        self,
+        inputs: Sequence[Operand],
+        outputs: Sequence[Operand | None],
+        steps: Sequence[Step],
+        offsets: Mapping[Operand, int],
+        arena_bytes: int,
+        owned: Sequence[Operand | None],
+        ops: list[OpRecord],
+        rest: Continuation | None,
+        kept_bytes: int,
+    ) -> None:
+        self.inputs, self.outputs, self.owned = inputs, outputs, owned
+        self.steps, self.ops, self.rest = steps, ops, rest
+        self.offsets, self.arena_bytes = offsets, arena_bytes
+        self.kept_bytes = kept_bytes
+        self.made, self.numbers = None, _NO_NUMBERS
 
 
 def bytes_of_calls(steps: Sequence[Step], ops: Sequence[OpRecord]) -> int:

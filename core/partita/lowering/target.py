@@ -49,7 +49,7 @@ class Target:
         arrange: For back-ends whose emitters compute with symbolic sizes
             (:mod:`partita.lowering.shapes.symbolic_size`): programs are then recorded once for a
             class of shapes. Called with such a program; its result, with numbers in place of
-            expressions, becomes :attr:`Program.recorded` of every program of the class.
+            expressions, becomes :attr:`Program.made` of every program of the class.
             ``None``: every program is emitted for its sizes.
         evaluator: Computes arithmetic of sizes, for programs that are recorded
             (:mod:`partita.lowering.shapes.size_arithmetic`). ``None``: Python does.

@@ -55,7 +55,7 @@ def test_every_shape_gets_its_program_and_old_ones_still_work():
         np.testing.assert_array_equal(request.infer([x])["y"], chain(x))
 
 
-def test_shapes_seen_before_are_not_made_again(monkeypatch):
+def test_a_class_of_shapes_is_bound_to_memory_once(monkeypatch):
     from partita_cpu.runtime import bound_program
 
     made = []
@@ -67,10 +67,11 @@ def test_shapes_seen_before_are_not_made_again(monkeypatch):
     )
     request = compiled(CHAIN).create_infer_request()
     arrays = [floats(n, 7) for n in (60, *range(1, 60))]  # the largest first: no arena grows
-    for _ in range(3):
+    for most in (2, 0, 0):  # the first program, and the class of shapes that serves all others
         for x in arrays:
             np.testing.assert_array_equal(request.infer([x])["y"], chain(x))
-    assert len(made) == len(set(map(id, made))) == 60
+        assert len(made) <= most
+        made.clear()
 
 
 def test_all_shapes_work_in_one_block_that_grows():

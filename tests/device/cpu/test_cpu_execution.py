@@ -7,7 +7,7 @@ import pytest
 from onnx import parser
 
 import partita
-from partita.lowering.recording.later_steps import Later
+from partita.lowering.recording.later_steps import LaterSteps
 from partita.zoo import builtin
 
 LATE = """
@@ -73,9 +73,9 @@ def test_what_a_run_itself_made_known_is_told_too():
 def test_steps_of_a_size_are_made_for_who_asks_for_them(device, monkeypatch):
     """A decoder's second token took as long as eight, since steps were made to be told of."""
     asked = []
-    step = Later.__getitem__
+    step = LaterSteps.__getitem__
     monkeypatch.setattr(
-        Later, "__getitem__", lambda self, index: asked.append(index) or step(self, index)
+        LaterSteps, "__getitem__", lambda self, index: asked.append(index) or step(self, index)
     )
     model = parser.parse_model(VARYING)
     request = partita.Core().compile_model(model, device).create_infer_request()

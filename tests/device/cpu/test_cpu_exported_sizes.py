@@ -263,7 +263,7 @@ def test_pieces_of_exported_networks_are_recorded_for_all_sizes(piece, dims, sha
             (wanted,) = onnxruntime_results(model, {"x": x})
             np.testing.assert_allclose(request.infer({"x": x})[0], wanted, rtol=1e-4, atol=1e-5)
     programs = list(compiled.device_model.specializer.programs.values())
-    recordings = [program.recorded.made for program in programs if program.recorded is not None]
+    recordings = [program.made for program in programs if program.made is not None]
     assert bool(recordings) == isa().native
     assert len({id(one) for one in recordings}) < max(len(recordings), 1)  # shared by sizes
     assert not [r for r in caplog.records if any(words in r.message for words in UNUSUAL)]
@@ -324,7 +324,7 @@ def test_a_body_of_a_loop_that_meets_many_sizes_is_recorded_for_them():
     args = [arg for step in program.steps for arg in step.args]
     (body,) = [arg for arg in args if isinstance(arg, GraphBody)]
     programs = body.specializer.programs.values()
-    recordings = [one.recorded.made for one in programs if one.recorded is not None]
+    recordings = [one.made for one in programs if one.made is not None]
     assert bool(recordings) == isa().native
     assert len({id(one) for one in recordings}) < max(len(recordings), 1)  # shared by sizes
 
@@ -350,8 +350,8 @@ def test_which_classes_of_a_detector_have_no_boxes_tells_no_recordings_apart():
         empty.add(tuple((x > 0.7).any(axis=1)))
     assert len(empty) > 15
     programs = list(compiled.device_model.specializer.programs.values())
-    (rest,) = {one.rest.specializer for one in programs if one.recorded is not None} or {None}
+    (rest,) = {one.rest.specializer for one in programs if one.made is not None} or {None}
     assert (rest is not None) == isa().native
     if rest is not None:
-        recordings = {id(one.recorded.made) for one in rest.programs.values()}
+        recordings = {id(one.made) for one in rest.programs.values()}
         assert len(recordings) <= 3

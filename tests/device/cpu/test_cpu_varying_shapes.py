@@ -20,7 +20,7 @@ WIDTH, CHANNELS = 6, 4
 def recorded(compiled):
     """Programs that sizes are filled into; programs of portable kernels are emitted for each."""
     programs = compiled.device_model.specializer.programs.values()
-    return [program for program in programs if program.recorded is not None]
+    return [program for program in programs if program.made is not None]
 
 
 class Builder:
@@ -461,7 +461,7 @@ def test_sizes_are_decided_by_only_where_something_follows_from_it():
     programs = recorded(compiled)
     if isa().native and not isa().tiles:  # those choose arithmetic by sizes
         assert len(programs) > 4
-        assert len({id(program.recorded.made) for program in programs}) == 1
+        assert len({id(program.made) for program in programs}) == 1
 
 
 def test_batches_of_one_and_windows_longer_than_sequences_have_the_programs_of_others():
@@ -496,7 +496,7 @@ def test_batches_of_one_and_windows_longer_than_sequences_have_the_programs_of_o
         np.testing.assert_allclose(request.infer({"x": x})["y"], wanted, rtol=1e-4, atol=1e-4)
     programs = recorded(compiled)
     if isa().native and not isa().tiles:  # those choose arithmetic by sizes
-        assert len({id(program.recorded.made) for program in programs}) <= 2
+        assert len({id(program.made) for program in programs}) <= 2
 
 
 def test_sizes_that_are_inputs_vary_as_those_of_tensors_do():
@@ -674,7 +674,7 @@ def test_images_that_turn_their_channels_and_end_in_a_row_ask_for_no_batch_of_on
             np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
     programs = recorded(compiled)
     if isa().native and not isa().tiles:  # those choose arithmetic by sizes
-        assert len({id(program.recorded.made) for program in programs}) == 1
+        assert len({id(program.made) for program in programs}) == 1
 
 
 def test_bottlenecks_of_any_batch_and_resizes_of_any_sides_have_one_recording():
@@ -714,7 +714,7 @@ def test_bottlenecks_of_any_batch_and_resizes_of_any_sides_have_one_recording():
     programs = recorded(compiled)
     if isa().native and not isa().tiles:  # those choose arithmetic by sizes
         assert len(programs) > 3
-        assert len({id(program.recorded.made) for program in programs}) == 1
+        assert len({id(program.made) for program in programs}) == 1
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -752,7 +752,7 @@ def test_taps_that_few_sizes_reach_are_ways_of_one_recording(threads, groups):
     programs = recorded(compiled)
     if isa().native and not isa().tiles:  # those choose arithmetic by sizes
         assert len(programs) > 15
-        assert len({id(program.recorded.made) for program in programs}) <= 4
+        assert len({id(program.made) for program in programs}) <= 4
         ways = [sum(bool(step.when) for step in program.steps) for program in programs]
         assert max(ways) < max(len(program.steps) for program in programs)
 
@@ -799,7 +799,7 @@ def test_small_images_of_any_sizes_have_few_recordings():
     programs = recorded(compiled)
     if isa().native and not isa().tiles:  # those choose arithmetic by sizes
         assert len(programs) > 30
-        assert len({id(program.recorded.made) for program in programs}) <= 3
+        assert len({id(program.made) for program in programs}) <= 3
 
 
 def test_a_constant_that_is_repeated_once_for_each_image_has_recordings_for_one_image():
@@ -843,7 +843,7 @@ def test_a_constant_that_is_repeated_once_for_each_image_has_recordings_for_one_
     if isa().native:
         programs = recorded(compiled)
         assert len(programs) == len(sizes) - 1
-        assert len({id(program.recorded.made) for program in programs}) <= 3
+        assert len({id(program.made) for program in programs}) <= 3
 
 
 PARTS = """g (float[N,7,12] x) => (float[a,b,c] y) <int64[1] first = {10}, int64[1] end = {12},
@@ -934,7 +934,7 @@ def test_windows_that_are_padded_turned_and_cut_have_few_recordings():
     programs = recorded(compiled)
     if isa().native and not isa().tiles:  # those choose arithmetic by sizes
         assert len(programs) > 20
-        assert len({id(program.recorded.made) for program in programs}) <= 3
+        assert len({id(program.made) for program in programs}) <= 3
 
 
 def test_attention_of_one_image_and_of_several_are_of_one_class():
@@ -982,7 +982,7 @@ def test_attention_of_one_image_and_of_several_are_of_one_class():
     if isa().native and not isa().tiles:  # those choose arithmetic by sizes
         programs = recorded(compiled)
         assert len(programs) == len(sizes) - 1
-        assert len({id(program.recorded.made) for program in programs}) == 1
+        assert len({id(program.made) for program in programs}) == 1
 
 
 WINDOWS = """g (float[n,8,h,w] x) => (float[a,b,c,d] y)
@@ -1043,7 +1043,7 @@ def test_one_window_and_many_have_few_recordings(begin):
     programs = recorded(compiled)
     if isa().native and not isa().tiles:  # those choose arithmetic by sizes
         assert len(programs) > 15
-        assert len({id(program.recorded.made) for program in programs}) <= 3
+        assert len({id(program.made) for program in programs}) <= 3
 
 
 BATCHES = """g (float[n,20,32] x) => (float[a,b,c] y)
@@ -1081,7 +1081,7 @@ def test_places_are_added_to_one_image_and_to_several_in_one_class():
     if isa().native and not isa().tiles:  # those choose arithmetic by sizes
         programs = recorded(compiled)
         assert len(programs) == len(sizes) - 1
-        assert len({id(program.recorded.made) for program in programs}) == 1
+        assert len({id(program.made) for program in programs}) == 1
 
 
 PLACES_BY_EINSUM = """g (float[n,h,w,8] x) => (float[a,b,c,d] y) {
@@ -1138,7 +1138,7 @@ def test_sums_of_labels_and_products_of_levels_have_classes(text, sizes):
     if isa().native and not isa().tiles:  # those choose arithmetic by sizes
         programs = recorded(compiled)
         assert len(programs) == len(sizes) - 1
-        assert len({id(program.recorded.made) for program in programs}) <= 2
+        assert len({id(program.made) for program in programs}) <= 2
 
 
 SIZES_BELOW_ZERO = """g (float[n] x, float[9,9] table)
@@ -1175,7 +1175,7 @@ def test_sizes_below_zero_of_all_elements_and_of_ranges_of_floats_have_classes()
     if isa().native:
         programs = recorded(compiled)
         assert len(programs) == len(sizes) - 1
-        assert len({id(program.recorded.made) for program in programs}) <= 3
+        assert len({id(program.made) for program in programs}) <= 3
 
 
 def test_convolutions_with_moved_taps_have_one_class():
@@ -1198,4 +1198,4 @@ def test_convolutions_with_moved_taps_have_one_class():
     if isa().native and not isa().tiles:  # those choose arithmetic by sizes
         programs = recorded(compiled)
         assert len(programs) == len(sizes) - 1
-        assert len({id(program.recorded.made) for program in programs}) <= 2
+        assert len({id(program.made) for program in programs}) <= 2

@@ -72,11 +72,9 @@ def test_new_sizes_keep_the_cut_and_seen_ones_what_was_made(pinned, monkeypatch)
             np.testing.assert_allclose(got, wanted(x), rtol=1e-4, atol=1e-4)
         made.append(len(bound))
     first, second, third = made
-    # Memory grows until the largest array has come: what was bound before that is bound again.
-    parts, largest = first // len(arrays), max(range(len(arrays)), key=lambda n: arrays[n].size)
-    assert first == parts * len(arrays)
-    assert second <= parts * largest
-    assert third == 0
+    # Of each part the first program, and its class; once more where memory has grown since.
+    parts = devices.count("CPU")
+    assert first <= 4 * parts and second <= parts and third == 0
     assert not compiles
     assert compiled.explain().subgraph_devices == devices
 
@@ -152,4 +150,4 @@ def test_programs_of_parts_that_exchange_channels_last_are_recorded():
     if isa().native:
         for part in parts:
             programs = part.specializer.programs.values()
-            assert sum(program.recorded is not None for program in programs) >= 3
+            assert sum(program.made is not None for program in programs) >= 3

@@ -20,6 +20,7 @@ from partita.lowering.graph import Graph, Node, Value, taken_branch
 from partita.lowering.program import (
     Array,
     Continuation,
+    EmittedProgram,
     Operand,
     Program,
     Spec,
@@ -354,7 +355,7 @@ class Walk:
         offsets, total = (
             place_buffers(steps, self._inputs, owned, crossing) if self._target.arena else ({}, 0)
         )
-        return Program(
+        return EmittedProgram(
             inputs=tuple(self._inputs),
             outputs=outputs,
             steps=steps,

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
-from partita.lowering.program import Operand
+from partita.lowering.program import Operand, Step
 from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
 
-T = TypeVar("T")
 
-
-class Later(Sequence[T]):
-    """The steps of a program, or its inputs, each made once, when somebody asks for it.
-
-    What machine code runs needs none of them: to make them takes a quarter of what a new size
-    takes. Calls of Python need theirs.
+class LaterSteps(Sequence[Step]):
+    """The steps of a program, each made once, when somebody asks for it.
 
     Args:
         count: How many there are.
@@ -23,10 +18,10 @@ class Later(Sequence[T]):
         lock: Held meanwhile: what a program is made of is there once.
     """
 
-    def __init__(self, count: int, make: Callable[[int], T], lock: InterruptSafeLock) -> None:
+    def __init__(self, count: int, make: Callable[[int], Step], lock: InterruptSafeLock) -> None:
         self._make = make
         self._lock = lock
-        self._made: list[T | None] = [None] * count
+        self._made: list[Step | None] = [None] * count
 
     def __len__(self) -> int:
         return len(self._made)
@@ -36,7 +31,7 @@ class Later(Sequence[T]):
             return [self._one(number) for number in range(*index.indices(len(self)))]
         return self._one(range(len(self))[index])
 
-    def _one(self, number: int) -> T:
+    def _one(self, number: int) -> Step:
         with self._lock:
             found = self._made[number]
             if found is None:
@@ -49,7 +44,7 @@ class LaterOffsets(Mapping[Operand, int]):
 
     Args:
         make: Makes them all.
-        lock: As of :class:`Later`.
+        lock: As of :class:`LaterSteps`.
     """
 
     def __init__(self, make: Callable[[], dict[Operand, int]], lock: InterruptSafeLock) -> None:

@@ -17,8 +17,6 @@ from partita.lowering.program import Array, Operand, OpRecord, Packed, Step
 from partita.lowering.shapes.size_arithmetic import Numbers
 from partita.lowering.shapes.symbolic_size import Size, holds_sizes, present
 
-_WORD = 8
-
 _Getter = Callable[[Sequence[Any]], tuple[Any, ...]]
 
 Places = Sequence[int]
@@ -167,18 +165,9 @@ class ProgramForm:
         """A number, which may be the same for all sizes."""
         return numbers[place] if place < self._numbers else self.thing(place)
 
-    def filled(self, numbers: Numbers, tables: Array) -> list[Any]:
-        """All things for these numbers, or what makes them: :func:`thing_at`."""
-        return [*numbers.listed(), *self._things, tables]
-
-    def tables(self, numbers: Numbers) -> Array:
-        """The memory of all tables."""
-        return self._tables.array(numbers)
-
-    def distance(self, place: int) -> int | None:
-        """How many bytes behind the first table that at a place lies; ``None`` of other things."""
-        table = self.thing(place) if place >= self._numbers else None
-        return _WORD * table.start if isinstance(table, _Table) else None
+    def filled(self, numbers: Numbers) -> list[Any]:
+        """All things by their places, or what makes them, and the tables' memory at the end."""
+        return [*numbers.listed(), *self._things, self._tables.array(numbers)]
 
     def step(self, step: Step, into: array[int]) -> Step | StepForm:
         """A step, itself if it does not depend on sizes.
@@ -218,7 +207,7 @@ class ProgramForm:
         elif not holds_sizes(thing):
             found = self._put(thing)
         elif isinstance(thing, np.ndarray):
-            found = self.place(thing.item()) if _is_computed(thing) else self._table(thing)
+            found = self.place(thing.item()) if is_computed(thing) else self._table(thing)
         elif type(thing) in (tuple, list):
             kind, those = type(thing), self.places(thing)
             found = self._put(_Made(lambda filled: kind(made_of(filled, those))))
@@ -264,7 +253,7 @@ class ProgramForm:
 
     def _row(self, const: Array, dtype: np.dtype[Any]) -> int:
         """The place of a constant's elements; tables, which have a memory in common, are int64."""
-        if const.dtype != object or _is_computed(const) or dtype == np.int64:
+        if const.dtype != object or is_computed(const) or dtype == np.int64:
             return self.place(const)
         known = self._known.get(id(const))
         if known is None:
@@ -292,7 +281,7 @@ class ProgramForm:
         return place
 
 
-def _is_computed(const: Array) -> bool:
+def is_computed(const: Array) -> bool:
     """Whether a constant stands for a whole array, as :meth:`Builder.computed` makes it."""
     return const.ndim == 0 and isinstance(present(const.item()), np.ndarray)
 

@@ -102,6 +102,12 @@ class Numbers(Sequence[Any]):
     def __len__(self) -> int:
         return self.integers.size
 
+    @property
+    def nbytes(self) -> int:
+        """What they take, arrays among them included."""
+        arrays = (x.nbytes for x in self.others.values() if isinstance(x, np.ndarray))
+        return self.integers.nbytes + sum(arrays)
+
     def __getitem__(self, place: Any) -> Any:
         return self.others[place] if place in self.others else self.integers.item(place)
 

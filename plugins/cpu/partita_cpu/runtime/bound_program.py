@@ -13,6 +13,7 @@ from partita.contract.execution import ExecutedStep
 from partita.lowering import Array, GraphBody, Operand, OpRecord, Program, ProgramMaker
 from partita.lowering.program import Step, plain
 from partita.tensors.array_state import data_address
+from partita_cpu.jit.kernel_wrappers import Checked
 from partita_cpu.runtime.call_layout import CallLayout, Place
 from partita_cpu.runtime.call_table import CallTable, Segment
 from partita_cpu.runtime.kernel_loading import callable_of
@@ -34,7 +35,7 @@ _ARGUMENT_BYTES = 400
 
 
 class BoundProgram:
-    """The calls of one program on one request's memory.
+    """The calls of one program on one request's memory, or of one after another of a class.
 
     Args:
         program: Steps for inputs of certain shapes; shared by requests, not changed.
@@ -62,35 +63,42 @@ class BoundProgram:
         rest: Runner | None = None,
         in_place: Mapping[int, int] | None = None,
     ) -> None:
-        self._program = self.program = program
         self._in_place = in_place or {}
         self._team = team
         self._times = times
         self._make_runner = make_runner
-        self._late_results: dict[Operand, Array] = {}
-        self._inputs: list[Array | None] = [None] * len(program.inputs)
-        self._late = program.late
+        self._rest = rest
         self._results = results
         self._version = -1  # of the memory that the buffers are in
-        self._buffers: list[Array | None] = [None] * len(program.outputs)  # taken when they serve
+        layout = self._layout = _layout_of(program, team)
+        self._inputs: list[Array | None] = [None] * len(layout.inputs)
+        self._buffers: list[Array | None] = [None] * len(layout.outputs)  # taken when they serve
         self._outputs: list[Array | None] = list(self._buffers)
-        self._memory = Memory(program, arena, self._buffers)
-        layout = _layout_of(program, team)
-        self._input_places, self._output_places = layout.inputs, layout.outputs
+        self._memory = Memory(arena, self._buffers)
         self._table: CallTable | None = None
         if team.pool is not None:
-            slots = layout.slots(program, self._memory.start)
-            self._table = CallTable(program, layout, slots, team.pool, self._memory)
+            self._table = CallTable(layout, team.pool, self._memory.start)
+        self._own_bytes = _ARGUMENT_BYTES * layout.arguments
+        self.load(program)
+
+    def load(self, program: Program) -> None:
+        """Binds another program of the same class; see :func:`shared_by`."""
+        self.program = program
+        self._memory.load(program)
+        self._late_results: dict[Operand, Array] = {}
+        self._specs = self._layout.results(program)
+        self.forget_results()
+        if self._table is not None:
+            self._table.load(program)
         self._calls: dict[int, Call] = {
             number: self._call(program.steps[number], self._memory.arguments(number))
-            for number in layout.python_steps
+            for number in self._layout.python_steps
         }
-        self._python_inputs = layout.python_inputs
-        self._input_slots, self._output_slots = layout.input_slots, layout.output_slots
-        self._rest = rest
-        self._own_bytes = _ARGUMENT_BYTES * layout.arguments
+
+    def forget_results(self) -> None:
+        """Holds no memory of results any longer; the next run takes it anew."""
+        self._buffers[:] = self._outputs[:] = [None] * len(self._buffers)
         self._to_buffers = False  # whether steps write all outputs to the buffers
-        self._direct = program.is_direct
 
     @property
     def kept_bytes(self) -> int:
@@ -103,7 +111,7 @@ class BoundProgram:
         It holds no memory of the request. Steps of a recorded program, which take as long to make
         as several tokens of a decoder, are made when it is asked.
         """
-        program = self._program
+        program = self.program
         rest = () if self._rest is None else self._rest.explain()
         return lambda: _kernels_of(program) + rest
 
@@ -120,7 +128,7 @@ class BoundProgram:
             self._take_outputs(inputs, outputs)
             self._to_buffers = outputs is None
         self._make_calls()
-        if outputs is None and self._direct:
+        if outputs is None and self._layout.is_direct:
             return list(self._buffers)  # type: ignore[arg-type]  # all have one
         return self._collect(outputs)
 
@@ -128,17 +136,18 @@ class BoundProgram:
         """Lets the calls read and write arrays; whether a run is then nothing but calls."""
         self._put_inputs(inputs)
         self._take_outputs(inputs, outputs)
-        return self._direct and all(map(operator.is_, self._outputs, outputs))
+        return self._layout.is_direct and all(map(operator.is_, self._outputs, outputs))
 
     def _put_inputs(self, inputs: Sequence[Array]) -> None:
         self._inputs[:] = inputs
-        for array, slots, places in zip(inputs, self._input_slots, self._input_places, strict=True):
-            self._place(array, slots, places)
+        layout = self._layout
+        for array, words, places in zip(inputs, layout.input_words, layout.inputs, strict=True):
+            self._place(array, words, places)
 
     def release_inputs(self) -> None:
         """Holds no array of an input any longer; addresses stay, for the same arrays to come."""
         self._inputs = [None] * len(self._inputs)
-        for _, places in self._python_inputs:
+        for _, places in self._layout.python_inputs:
             for number, position in places:
                 self._put(number, position, None)
 
@@ -146,7 +155,7 @@ class BoundProgram:
         """The calls of a run on the arrays that :meth:`bind` was given."""
         if self._table is None:
             return [self._make_calls]
-        return self._table.segments(self._calls, self)
+        return self._table.segments(self._calls, self._explain_failure, self)
 
     def rebind(self, inputs: Sequence[Array]) -> bool:
         """Lets calls that were handed out read other inputs; whether all of them can."""
@@ -159,11 +168,11 @@ class BoundProgram:
                 return False
             if new is not old and written.overlapping(*span_of(new)):
                 return False
-        places = [place for found in self._input_places for place in found]
+        places = [place for found in self._layout.inputs for place in found]
         if not all(table.can_patch(number, position) for number, position in places):
             return False
         self._inputs = list(arrays)
-        for found, array in zip(self._input_places, arrays, strict=True):
+        for found, array in zip(self._layout.inputs, arrays, strict=True):
             self._patch(found, array)
         return True
 
@@ -171,20 +180,26 @@ class BoundProgram:
         if self._times is not None:
             self._run_timed(self._times)
         elif self._table is not None:
-            self._table.run(self._calls)
+            self._table.run(self._calls, self._explain_failure)
         else:
             for fn, args in self._calls.values():
                 fn(*args)
+
+    def _explain_failure(self, number: int) -> None:
+        """Raises what a step that failed has to say, if anything."""
+        kernel = self.program.steps[number].fn
+        if isinstance(kernel, Checked):
+            kernel.explain(*self._memory.arguments(number))
 
     def _buffer(self, index: int) -> Array | None:
         """The runner's memory of an output, where a run is given none that fits.
 
         ``None`` for an output that a run or the rest makes.
         """
-        operand = self._program.outputs[index]
+        spec = self._specs[index]
         taken = self._buffers[index]
-        if taken is None and operand is not None and operand not in self._late:
-            taken = self._buffers[index] = self._results.array(index, operand)
+        if taken is None and spec is not None:
+            taken = self._buffers[index] = self._results.array(index, *spec)
         return taken
 
     def _call(self, step: Step, args: Sequence[Any]) -> Call:
@@ -212,18 +227,18 @@ class BoundProgram:
             wanted = None if operand.dtype.hasobject else operand.dtype
             self._late_results[operand] = plain(np.asarray(array, dtype=wanted))
 
-    def _place(self, array: Array, slots: Sequence[int] | None, places: Sequence[Place]) -> None:
+    def _place(self, array: Array, words: Sequence[int] | None, places: Sequence[Place]) -> None:
         """Has calls read an input in an array, or write an output to it."""
-        if self._table is None or slots is None:
+        if self._table is None or words is None:
             self._patch(places, array)
         else:
-            self._table.put(slots, data_address(array))
+            self._table.put(words, data_address(array))
 
     def _patch(self, places: Sequence[Place], array: Array) -> None:
         for number, position in places:
             if self._table is not None and self._table.patch(number, position, array):
                 continue
-            shape = self._program.steps[number].args[position].shape
+            shape = self.program.steps[number].args[position].shape
             self._put(number, position, array if array.shape == shape else array.reshape(shape))
 
     def _put(self, number: int, position: int, thing: Any) -> None:
@@ -234,30 +249,29 @@ class BoundProgram:
 
     def _take_outputs(self, inputs: Sequence[Array], given: Sequence[Array | None] | None) -> None:
         """Lets steps write to the given arrays; not to one that an input still lies in."""
-        read = Spans(inputs if given is not None else ())
+        read = None if given is None else Spans(inputs)
+        layout = self._layout
         if self._version != self._results.version:
             self._buffers[:] = [None] * len(self._buffers)
-        for index, places in enumerate(self._output_places):
-            operand, array = self._program.outputs[index], None
-            if self._program.owned[index] is None:
+        for index, places in enumerate(layout.outputs):
+            if not layout.owned[index]:
                 continue
-            if given is not None and operand is not None and places:
+            spec, array = self._specs[index], None
+            if given is not None and read is not None and spec is not None and places:
                 target = given[index]
                 source = self._in_place.get(index)
-                same = None if source is None else inputs[source].shape == operand.shape
-                if target is not None and fits_output(
-                    target, operand, read, source if same else None
-                ):
+                same = None if source is None else inputs[source].shape == spec[0]
+                if target is not None and fits_output(target, spec, read, source if same else None):
                     array = target
             if array is None:
                 array = self._buffer(index)
             if array is not None and array is not self._outputs[index]:
                 self._outputs[index] = array
-                self._place(array, self._output_slots[index], places)
+                self._place(array, layout.output_words[index], places)
         self._version = self._results.version
 
     def _collect(self, given: Sequence[Array | None] | None) -> list[Array]:
-        program = self._program
+        program = self.program
         collected: list[Array | None] = [None] * len(program.outputs)
         for index, operand in enumerate(program.outputs):
             if operand is None:
@@ -288,26 +302,37 @@ class BoundProgram:
         if operand in self._late_results:
             return self._late_results[operand]
         root = operand.root
-        for index, given in enumerate(self._program.inputs):
+        for index, given in enumerate(self.program.inputs):
             if given is root:
                 return self._inputs[index].reshape(operand.shape)  # type: ignore[union-attr]
-        for index, owner in enumerate(self._program.owned):
+        for index, owner in enumerate(self.program.owned):
             if owner is root:
                 return self._outputs[index].reshape(operand.shape)  # type: ignore[union-attr]
         return self._memory.array(operand)
 
     def _run_timed(self, times: Times) -> None:
         clock, cpu_clock = time.perf_counter_ns, time.thread_time_ns
-        for op in self._program.ops:
+        for op in self.program.ops:
             times.append((op, 0, 0))
-        for number, step in enumerate(self._program.steps):
+        for number, step in enumerate(self.program.steps):
             start, cpu_start = clock(), cpu_clock()
             if self._table is None:
                 fn, args = self._calls[number]
                 fn(*args)
             else:
-                self._table.run_one(number, self._calls)
+                self._table.run_one(number, self._calls, self._explain_failure)
             times.append((step.op, clock() - start, cpu_clock() - cpu_start))
+
+
+def shared_by(program: Program, team: Team) -> object:
+    """What programs have in common that one :class:`BoundProgram` can serve, one after another.
+
+    Those of a class of shapes do, unless Python makes some of their calls, whose arguments take
+    longer to make than all else.
+    """
+    if team.pool is None or program.made is None or program.made.python_steps:
+        return program
+    return program.made
 
 
 def _skip(*args: Any) -> None:
@@ -316,8 +341,8 @@ def _skip(*args: Any) -> None:
 
 def _layout_of(program: Program, team: Team) -> CallLayout:
     """The layout of a program's calls; if the program was recorded, that of its class."""
-    if team.pool is not None and program.recorded is not None:
-        made: CallLayout = program.recorded.made
+    if team.pool is not None and program.made is not None:
+        made: CallLayout = program.made
         return made
     return CallLayout(program, team.pool is not None)
 

@@ -1,8 +1,9 @@
-"""The layout of a program's call arguments, computed once for all programs of a class of shapes.
+"""The layout of a program's calls in memory, computed once for all programs of a class of shapes.
 
-The arguments of all calls are int64 words, the slots, one call behind another::
+The memory has int64 words: the rows of the call table, the arguments of all calls, one call behind
+another, and the tables of integers that some arguments are::
 
-    slots of a call:     | function | argument | argument | ...
+    arguments of a call: | function | argument | argument | ...
     an int or float:     | the number, or its bits |
     an array, 1-D:       | 0 | 0 | size | item size | address | shape[0] | stride[0] |
 
@@ -19,7 +20,8 @@ import numpy as np
 
 from partita.lowering import Array, Operand, Program
 from partita.lowering.memory_plan import ALIGNMENT
-from partita.lowering.program import plain
+from partita.lowering.program import Spec, plain
+from partita.lowering.recording.program_form import is_computed
 from partita.lowering.shapes.symbolic_size import Size, holds_sizes
 from partita.tensors.array_state import data_address
 from partita_cpu.jit.trampoline import append_call
@@ -31,7 +33,7 @@ Place = tuple[int, int]
 
 
 class CallLayout:
-    """The places of all call arguments in the slots; programs of a class differ in values alone.
+    """The places of all call arguments in memory; programs of a class differ in values alone.
 
     Args:
         program: The program. If it has symbolic sizes, the layout is that of every program with
@@ -40,70 +42,87 @@ class CallLayout:
 
     Attributes:
         is_native: For each step whether a thread pool calls it.
-        rows: The rows of a call table: trampolines, and arguments as distances from the first slot.
         python_steps: The numbers of the steps that Python calls.
         arguments: How many all steps have.
         segments: Runs of steps that a thread pool calls, and single ones that Python calls: the
             numbers of the first step and of the one after the last.
         inputs: For each input the arguments that read it.
         outputs: For each output the arguments in whose memory it is made.
-        patched: The slots of these arguments' addresses, of steps that a thread pool calls.
+        owned: For each output whether steps make it in memory of its own.
+        is_direct: Whether steps make all outputs so.
+        patched: The places in memory of the addresses of these arguments, of steps that a thread
+            pool calls.
         python_inputs: The inputs that calls of Python have as arguments, and where.
-        input_slots: For each input the slots of its address; ``None`` for those of Python.
-        output_slots: The same for each output.
-        cleared: The steps before which something is cleared, and the slots of its addresses.
+        input_words: For each input the places of its address; ``None`` for those of Python.
+        output_words: The same for each output.
     """
 
     def __init__(self, program: Program, walks: bool) -> None:
         entries = load_kernels(program)
         self.is_native = [walks and entry is not None for entry in entries]
-        self.rows = np.zeros((len(entries), ROW), np.int64)
         self.segments = _segments(self.is_native)
         self.python_steps = [number for number, native in enumerate(self.is_native) if not native]
         self.arguments = sum(len(step.args) for step in program.steps)
         self.inputs: list[list[Place]] = [[] for _ in program.inputs]
         self.outputs: list[list[Place]] = [[] for _ in program.outputs]
+        self.owned = [owner is not None for owner in program.owned]
+        self.is_direct = program.is_direct
         self.patched: dict[Place, int] = {}
         self._alive: list[Array] = []
-        self._tables: dict[int, Place] = {}
         self._find_places(program)
+        self._results = _Results(program)
         outside = {place for places in (*self.inputs, *self.outputs) for place in places}
-        cleared: list[tuple[int, int]] = []
-        values: list[Any] = []
-        in_arena: list[int] = []
+        words = _Words(ROW * len(entries))
         for number, (step, entry) in enumerate(zip(program.steps, entries, strict=True)):
             if not self.is_native[number] or entry is None:
                 continue
-            self.rows[number, :2] = entry.trampoline, 8 * len(values)
-            for position, slot in enumerate(append_call(values, entry, step.args)):
-                if slot:
+            row, values = ROW * number, words.values
+            values[row], values[row + 1] = entry.trampoline, 8 * len(values)
+            words.in_memory.append(row + 1)
+            for position, word in enumerate(append_call(values, entry, step.args)):
+                if word:
                     place = number, position
                     if place in outside:
-                        self.patched[place] = slot
+                        self.patched[place] = word
                     else:
-                        values[slot] = self._address(program, place, slot, in_arena)
+                        self._put_address(program, place, word, words)
                 if position == step.cleared:
-                    cleared.append((number, slot))
-                    self.rows[number, 4] = -(-step.args[position].nbytes // ALIGNMENT)
-        self.cleared = np.array(cleared, np.int64).reshape(-1, 2).T
-        self._table_slots = np.array([*self._tables], np.int64)
-        self._table_arguments = tuple(self._tables.values())
+                    words.copy(word, row + 3)
+                    values[row + 4] = -(-step.args[position].nbytes // ALIGNMENT)
         self.python_inputs = self._python_inputs()
-        self.input_slots, self.output_slots = map(self._slots_of, (self.inputs, self.outputs))
-        self._words = _Words(values, frozenset(in_arena))
+        self.input_words, self.output_words = map(self._words_of, (self.inputs, self.outputs))
+        self._computed = words.computed
+        self._form = _Form(words)
 
-    def slots(self, program: Program, arena: int) -> Array:
-        """The arguments of all calls, without addresses of inputs and outputs.
+    def new_memory(self, arena: int) -> Array:
+        """Memory for the calls of a program, to be filled by :meth:`fill`.
 
         Args:
+            arena: Where intermediate tensors lie.
+        """
+        return self._form.new_memory(arena)
+
+    def fill(self, memory: Array, program: Program, arena: int) -> None:
+        """Writes what programs of the class differ in, but for addresses of inputs and outputs.
+
+        Args:
+            memory: From :meth:`new_memory`.
             program: The program, or one that was recorded with it.
             arena: Where its intermediate tensors lie.
         """
-        recorded = program.recorded
-        slots = self._words.filled(None if recorded is None else recorded.numbers, arena)
-        if recorded is not None and self._table_arguments:
-            slots[self._table_slots] = recorded.addresses(self._table_arguments)
-        return slots
+        if program.made is not self:
+            return
+        self._form.fill(memory, program.numbers, arena)
+        for word, (number, position) in self._computed:
+            memory[word] = data_address(program.elements(number, position))
+
+    def results(self, program: Program) -> list[Spec | None]:
+        """Shape and type of each output of a program; ``None`` where only the run tells.
+
+        Args:
+            program: The program, or one that was recorded with it.
+        """
+        return self._results.of(program)
 
     def _find_places(self, program: Program) -> None:
         """Notes which arguments lie in inputs and outputs."""
@@ -124,69 +143,129 @@ class CallLayout:
         held = [[one for one in places if one not in self.patched] for places in self.inputs]
         return [(index, places) for index, places in enumerate(held) if places]
 
-    def _slots_of(self, tensors: Sequence[Sequence[Place]]) -> list[list[int] | None]:
-        """By tensor the slots of its address; ``None`` where a call of Python has it."""
+    def _words_of(self, tensors: Sequence[Sequence[Place]]) -> list[list[int] | None]:
+        """By tensor the places of its address; ``None`` where a call of Python has it."""
         found = ([self.patched.get(place, 0) for place in places] for places in tensors)
-        return [slots if all(slots) else None for slots in found]
+        return [words if all(words) else None for words in found]
 
-    def _address(self, program: Program, place: Place, slot: int, in_arena: list[int]) -> Any:
-        """Where an array lies; in the arena from its start, 0 if it depends on sizes."""
+    def _put_address(self, program: Program, place: Place, word: int, words: _Words) -> None:
+        """Notes where an array lies that is no input or output."""
         arg = program.steps[place[0]].args[place[1]]
         if isinstance(arg, np.ndarray):
             self._alive.append(plain(arg))
-            return data_address(self._alive[-1])
-        if arg.const is not None:
-            if arg.const.dtype == object and holds_sizes(arg.const):
-                self._tables[slot] = place
-                return 0
-            return data_address(arg.const)
-        in_arena.append(slot)
-        return program.offsets[arg.root]
+            words.values[word] = data_address(self._alive[-1])
+        elif arg.const is None:
+            words.values[word] = program.offsets[arg.root]
+            words.in_arena.append(word)
+        elif arg.const.dtype != object or not holds_sizes(arg.const):
+            words.values[word] = data_address(arg.const)
+        elif is_computed(arg.const) or arg.dtype != np.int64:
+            words.computed.append((word, place))
+        else:
+            words.tables.append((word, arg.const.reshape(-1).tolist()))
 
 
 class _Words:
-    """What slots hold: most of them the same for all sizes.
-
-    Of those that differ, many hold the same word.
+    """What the words of calls are, while they are collected.
 
     Args:
-        values: A number for each slot, some of them sizes that stand for others.
-        in_arena: The slots whose number is a distance from the start of the arena.
+        rows: How many the rows take.
+
+    Attributes:
+        values: A number for each, or a size that stands for others.
+        in_arena: Those that are distances from the start of the arena.
+        in_memory: Those that are distances in bytes from the first word.
+        tables: Those that are to be the address of a table, and its numbers.
+        computed: Those that are to be the address of what is computed of sizes.
     """
 
-    def __init__(self, values: Sequence[Any], in_arena: frozenset[int]) -> None:
-        fixed = list(values)
-        known: dict[tuple[bool, int], int] = {}
-        slots: list[int] = []
-        chosen: list[int] = []
-        for slot, value in enumerate(values):
-            if type(value) is Size or slot in in_arena:
-                word = slot in in_arena, value.place if type(value) is Size else -1 - value
-                slots.append(slot)
-                chosen.append(known.setdefault(word, len(known)))
-                fixed[slot] = 0
+    def __init__(self, rows: int) -> None:
+        self.values: list[Any] = [0] * rows
+        self.in_arena: list[int] = []
+        self.in_memory: list[int] = []
+        self.tables: list[tuple[int, list[Any]]] = []
+        self.computed: list[tuple[int, Place]] = []
+
+    def copy(self, word: int, to: int) -> None:
+        """Makes another word the same as one that was added last."""
+        self.values[to] = self.values[word]
+        if self.in_arena[-1:] == [word]:
+            self.in_arena.append(to)
+
+    def add_tables(self) -> None:
+        """Adds the tables themselves, equal ones once."""
+        known: dict[tuple[Any, ...], int] = {}
+        for word, numbers in self.tables:
+            same = tuple((n.place,) if type(n) is Size else n for n in numbers)
+            if same not in known:
+                known[same] = len(self.values)
+                self.values += numbers
+            self.values[word] = 8 * known[same]
+            self.in_memory.append(word)
+
+
+class _Form:
+    """What words are the same in all programs of a class, and what the others are.
+
+    Args:
+        words: The words.
+    """
+
+    def __init__(self, words: _Words) -> None:
+        words.add_tables()
+        values, in_arena = words.values, set(words.in_arena)
+        sized = [n for n, value in enumerate(values) if type(value) is Size]
+        sized.sort(key=in_arena.__contains__)
+        fixed = [0 if type(value) is Size else value for value in values]
         self._template = np.array(fixed, np.int64)
-        self._slots, self._chosen = np.array(slots, np.int32), np.array(chosen, np.int32)
-        self._words = np.array([0 if word >= 0 else -1 - word for _, word in known], np.int64)
-        sized = [n for n, (_, word) in enumerate(known) if word >= 0]
-        self._sized = np.array(sized, np.int32)
-        self._places = np.array([[*known][n][1] for n in sized], np.int32)
-        self._in_arena = np.array([n for n, (inside, _) in enumerate(known) if inside], np.int32)
+        self._in_arena = np.array(sorted(in_arena.difference(sized)), np.intp)
+        self._in_memory = np.array(words.in_memory, np.intp)
+        self._sized = np.array(sized, np.intp)
+        self._places = np.array([values[n].place for n in sized], np.intp)
+        self._first_in_arena = sum(n not in in_arena for n in sized)
 
-    def filled(self, numbers: Array | None, arena: int) -> Array:
-        """All slots.
+    def new_memory(self, arena: int) -> Array:
+        """See :class:`CallLayout`."""
+        memory = self._template.copy()
+        memory[self._in_arena] += arena
+        memory[self._in_memory] += data_address(memory)
+        return memory
 
-        Args:
-            numbers: What sizes come to, by their places; ``None`` if there are none.
-            arena: Where the arena starts.
-        """
-        words = self._words.copy()
-        if numbers is not None:
-            words[self._sized] = numbers[self._places]
-        words[self._in_arena] += arena
-        slots = self._template.copy()
-        slots[self._slots] = words[self._chosen]
-        return slots
+    def fill(self, memory: Array, numbers: Array, arena: int) -> None:
+        """The same, with what sizes come to by their places."""
+        words = numbers[self._places]
+        words[self._first_in_arena :] += arena
+        memory[self._sized] = words
+
+
+class _Results:
+    """Shapes and types of the outputs of all programs of a class.
+
+    Args:
+        program: One of them, or the one with symbolic sizes.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self._forms: list[tuple[slice, Any] | None] = []
+        sizes: list[Any] = []
+        late = program.late
+        for operand in program.outputs:
+            if operand is None or operand in late:
+                self._forms.append(None)
+                continue
+            self._forms.append((slice(len(sizes), len(sizes) + operand.ndim), operand.dtype))
+            sizes += operand.shape
+        self._varying = [(n, size.place) for n, size in enumerate(sizes) if type(size) is Size]
+        self._sizes = [0 if type(size) is Size else size for size in sizes]
+
+    def of(self, program: Program) -> list[Spec | None]:
+        """Shape and type of each; ``None`` where only the run tells."""
+        sizes = self._sizes
+        if self._varying:
+            sizes, number = sizes.copy(), program.numbers.item
+            for index, place in self._varying:
+                sizes[index] = number(place)
+        return [None if form is None else (tuple(sizes[form[0]]), form[1]) for form in self._forms]
 
 
 def _segments(is_native: Sequence[bool]) -> list[tuple[int, int]]:

@@ -1,22 +1,21 @@
 """The call table of a bound program: one row per step, which a thread pool walks.
 
-A row has the trampoline's address, the address of the step's slots (`call_layout`), the number of
+A row has the trampoline's address, that of the step's arguments (`call_layout`), the number of
 threads that share it, and what to clear before. Steps that only Python can call split the table
-into segments.
+into segments. A program with other sizes is loaded into the same memory.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from partita.lowering import Array, Program
 from partita.tensors.array_state import data_address
-from partita_cpu.jit.kernel_wrappers import Checked
 from partita_cpu.jit.trampoline import idle_trampoline
 from partita_cpu.runtime.call_layout import CallLayout
-from partita_cpu.threads.thread_pool import Rows, ThreadPool, raise_failure
+from partita_cpu.threads.thread_pool import ROW, Rows, ThreadPool, raise_failure
 
 SHARED_WORK = 1 << 15
 """Steps below this work (bytes or operations) are done sooner than they are handed out."""
@@ -27,79 +26,65 @@ WAKING_WORK = 1 << 18
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
-class Memory(Protocol):
-    """Where the operands of a program lie."""
-
-    def arguments(self, number: int) -> Sequence[Any]:
-        """The arguments of a step: arrays in place of operands, but for inputs."""
-
-
 class CallTable:
     """The calls of one program on one request's memory, in the form that a thread pool walks.
 
     Args:
-        program: The program.
         layout: The layout of their calls.
-        slots: The arguments of all calls, as the layout has them.
         pool: The threads.
-        memory: Where the arguments of a step that failed are read, for its error.
+        arena: Where intermediate tensors lie.
     """
 
-    def __init__(
-        self,
-        program: Program,
-        layout: CallLayout,
-        slots: Array,
-        pool: ThreadPool,
-        memory: Memory,
-    ) -> None:
+    def __init__(self, layout: CallLayout, pool: ThreadPool, arena: int) -> None:
+        self._layout = layout  # which keeps arrays whose addresses are in the memory
         self._pool = pool
-        self._memory = memory
-        self._program = program
-        self._slots = slots
-        self._words = slots.data
-        self._layout = layout  # which keeps arrays whose addresses are in the slots
+        self._arena = arena
+        self._memory = layout.new_memory(arena)
+        self._words = self._memory.data
         self._places = layout.patched
-        self._is_native = layout.is_native
-        start = data_address(slots)
-        rows = self._rows = layout.rows.copy()
-        rows[:, 1] += start
-        numbers, cleared = layout.cleared
-        rows[numbers, 3] = slots[cleared]
-        idle = list(program.idle)
-        if idle:
-            rows[idle] = idle_trampoline(), start, 0, 0, 0
-        wakes = None if pool.size == 1 else self._share(program.works, idle)
-        self._address = data_address(rows)
+        self._address = data_address(self._memory)
+        steps = len(layout.is_native)
+        self._rows = self._memory[: ROW * steps].reshape(steps, ROW)
+        self._idle: list[tuple[int, Array]] = []  # rows of steps that are not called, as they were
         self._segments = [
-            _Steps(
-                first,
-                last,
-                Rows(
-                    self._address, first, last, wakes is not None and bool(wakes[first:last].any())
-                )
-                if layout.is_native[first]
-                else None,
-            )
+            _Steps(first, last, Rows(self._address, first, last, False))
+            if layout.is_native[first]
+            else _Steps(first, last, None)
             for first, last in layout.segments
         ]
-        self._single: dict[int, Rows] = {}
 
-    def _share(self, work: Array, idle: Sequence[int]) -> Array:
-        """Has threads share large steps; which of these are worth waking threads for."""
-        work[idle] = 0
+    def load(self, program: Program) -> None:
+        """Has the table call the steps of a program that has its layout.
+
+        Addresses of inputs and outputs are to be put again, but for those that are as before.
+        """
+        for number, row in self._idle:
+            self._rows[number] = row
+        self._layout.fill(self._memory, program, self._arena)
+        idle = program.idle
+        self._idle = [(number, self._rows[number].copy()) for number in idle]
+        for number in idle:
+            self._rows[number] = idle_trampoline(), self._address, 0, 0, 0
+        if self._pool.size > 1:
+            self._share(program.works)
+
+    def _share(self, work: Array) -> None:
+        """Has threads share large steps, and be woken where there are some that are worth it."""
+        work[[number for number, _ in self._idle]] = 0
         self._rows[:, 2] = self._pool.size * (work >= SHARED_WORK)
-        wakes: Array = work >= WAKING_WORK
-        return wakes
+        wakes = work >= WAKING_WORK
+        for segment in self._segments:
+            if segment.rows is not None:
+                segment.rows.shared = bool(wakes[segment.first : segment.last].any())
 
     def can_patch(self, number: int, position: int) -> bool:
         """Whether :meth:`patch` can change an argument."""
         return (number, position) in self._places
 
-    def put(self, slots: Sequence[int], address: int) -> None:
-        """Writes the address of an array, which the caller keeps, to slots."""
-        for slot in slots:
-            self._words[slot] = address
+    def put(self, places: Sequence[int], address: int) -> None:
+        """Writes the address of an array, which the caller keeps, to places in the memory."""
+        for place in places:
+            self._words[place] = address
 
     def patch(self, number: int, position: int, array: Array) -> bool:
         """Lets a step use the memory of another array; ``False`` if Python calls the step.
@@ -112,42 +97,44 @@ class CallTable:
         self._words[place] = data_address(array)
         return True
 
-    def run(self, calls: Mapping[int, Call]) -> None:
-        """Runs all steps; `calls` are those for Python, by number."""
+    def run(self, calls: Mapping[int, Call], explain: Callable[[int], None]) -> None:
+        """Runs all steps.
+
+        Args:
+            calls: Those for Python, by number.
+            explain: Called with the number of a step that failed; may raise an error that says
+                more.
+        """
         for segment in self._segments:
             if segment.rows is not None:
-                self._pool.run(segment.rows, self.explain_failure)
+                self._pool.run(segment.rows, explain)
             else:
                 fn, args = calls[segment.first]
                 fn(*args)
 
-    def run_one(self, number: int, calls: Mapping[int, Call]) -> None:
-        """Runs one step as :meth:`run` would; `calls` are those for Python."""
-        if self._is_native[number]:
-            rows = self._single.get(number)
-            if rows is None:
-                shared = bool(self._rows[number, 2])
-                rows = self._single[number] = Rows(self._address, number, number + 1, shared)
-            self._pool.run(rows, self.explain_failure)
+    def run_one(
+        self, number: int, calls: Mapping[int, Call], explain: Callable[[int], None]
+    ) -> None:
+        """Runs one step as :meth:`run` would."""
+        if self._layout.is_native[number]:
+            shared = bool(self._rows[number, 2])
+            self._pool.run(Rows(self._address, number, number + 1, shared), explain)
         else:
             fn, args = calls[number]
             fn(*args)
 
-    def explain_failure(self, number: int) -> None:
-        """Raises what a step that failed has to say, if anything."""
-        kernel = self._program.steps[number].fn
-        if isinstance(kernel, Checked):
-            kernel.explain(*self._memory.arguments(number))
-
-    def segments(self, calls: Mapping[int, Call], keep: object) -> list[Segment]:
+    def segments(
+        self, calls: Mapping[int, Call], explain: Callable[[int], None], keep: object
+    ) -> list[Segment]:
         """What :meth:`run` does with the arrays that are in their places now, to be called later.
 
         Args:
             calls: Those for Python, by number.
+            explain: As for :meth:`run`.
             keep: What holds the arrays.
         """
         return [
-            NativeSegment(self._pool, segment.rows, self.explain_failure, keep)
+            NativeSegment(self._pool, segment.rows, explain, keep)
             if segment.rows is not None
             else functools.partial(calls[segment.first][0], *calls[segment.first][1])
             for segment in self._segments

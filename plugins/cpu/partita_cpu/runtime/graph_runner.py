@@ -14,7 +14,13 @@ from partita.lowering import Array, OtherSizes, Program, ProgramMaker
 from partita.lowering.program import Spec, plain
 from partita.lowering.recently_used import RecentlyUsed
 from partita.lowering.target import MOST_KEPT_BYTES
-from partita_cpu.runtime.bound_program import BoundProgram, Explanation, Times, uncopied
+from partita_cpu.runtime.bound_program import (
+    BoundProgram,
+    Explanation,
+    Times,
+    shared_by,
+    uncopied,
+)
 from partita_cpu.runtime.program_memory import aligned_empty, lent_arena
 from partita_cpu.runtime.result_memory import ResultMemory
 from partita_cpu.threads.step_team import Team
@@ -53,7 +59,7 @@ class GraphRunner:
         in_place: By output the input whose memory it may be given.
 
     Attributes:
-        bound_programs: Those of the shapes seen last.
+        bound_programs: Those of the shapes, or of the classes of shapes, seen last.
     """
 
     def __init__(
@@ -107,6 +113,7 @@ class GraphRunner:
         if self._last is not None and specs == self._last_specs and values == self._last_values:
             bound = self._last
         else:
+            self._last = None  # until a program is loaded whole
             bound = self._last = self._bound_for(specs, arrays)
             self._last_specs, self._last_values = specs, values
         return self.call_or_repeat(functools.partial(bound.run, arrays, outputs), arrays, outputs)
@@ -183,7 +190,7 @@ class GraphRunner:
         program = self._specializer.program_for(arrays)
         if not program.is_direct:
             return None
-        self.bound_programs.discard(id(program))
+        self.bound_programs.discard(id(shared_by(program, self._team)))
         self._last = None
         arena = lent_arena(scratch, program.arena_bytes)
         if arena is None:
@@ -199,14 +206,17 @@ class GraphRunner:
     def leave_results(self) -> None:
         """Writes to what the last run returned no more: later results lie in other memory.
 
-        What ran, which may have returned a body's results, is bound anew when its shapes come.
+        What ran is bound anew when its shapes come, if it may have returned a body's results.
         """
         self._results.leave()
         for rest in self._rests.values():
             rest.leave_results()
         if self._last is not None:
             self._kernels = self._last.explanation()
-            self.bound_programs.discard(id(self._last.program))
+            program = self._last.program
+            if shared_by(program, self._team) is program:
+                self.bound_programs.discard(id(program))
+            self._last.forget_results()
             self._last = None
 
     def explain(self) -> tuple[ExecutedStep, ...]:
@@ -234,12 +244,15 @@ class GraphRunner:
 
     def _bound_for(self, specs: Sequence[Spec], arrays: Sequence[Array]) -> BoundProgram:
         program = self._specializer.program(specs, arrays.__getitem__)
-        bound = self.bound_programs.get(id(program))
+        key = id(shared_by(program, self._team))
+        arena = self._arena_for(program)
+        bound = self.bound_programs.get(key)
         if bound is None:
-            arena = self._arena_for(program)
             most = self.bound_programs.most_bytes
             bound = self._new_bound(program, arena, most, self._cancellation, self._times)
-            self.bound_programs.add(id(program), bound)
+            self.bound_programs.add(key, bound)
+        elif bound.program is not program:
+            bound.load(program)
         return bound
 
     def _new_bound(

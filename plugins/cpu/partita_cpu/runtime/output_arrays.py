@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from partita.lowering import Array, Operand
+from partita.lowering import Array
+from partita.lowering.program import Spec
 from partita.tensors.array_state import data_address
 from partita.tensors.sequence_values import boxed, copied, unboxed
 
@@ -39,17 +40,17 @@ def span_of(array: Array) -> tuple[int, int]:
     return start, start + array.nbytes
 
 
-def fits_output(array: Array, operand: Operand, read: Spans, source: int | None) -> bool:
+def fits_output(array: Array, spec: Spec, read: Spans, source: int | None) -> bool:
     """Whether steps can write an output to an array: none that shares memory with an input.
 
     Args:
         array: The array.
-        operand: The output.
+        spec: Shape and type of the output.
         read: Where the inputs lie.
         source: Index of the one input that the output may be written over: the array must then be
             that input's memory, all of it.
     """
-    if array.shape != operand.shape or array.dtype != operand.dtype or not array.flags.carray:
+    if (array.shape, array.dtype) != spec or not array.flags.carray:
         return False
     start, end = span_of(array)
     shared = read.overlapping(start, end)

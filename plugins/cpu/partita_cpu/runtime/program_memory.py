@@ -16,10 +16,9 @@ from partita.tensors.array_state import data_address
 
 
 class Memory:
-    """Where the tensors of a program lie.
+    """Where the tensors of a program lie that was loaded.
 
     Args:
-        program: The program.
         arena: At least as many bytes as its intermediate tensors take.
         buffers: What its outputs are made in.
 
@@ -27,11 +26,14 @@ class Memory:
         start: The address of the arena.
     """
 
-    def __init__(self, program: Program, arena: Array, buffers: Sequence[Array | None]) -> None:
-        self._program = program
+    def __init__(self, arena: Array, buffers: Sequence[Array | None]) -> None:
         self._arena = arena
         self._buffers = buffers
         self.start = data_address(arena)
+
+    def load(self, program: Program) -> None:
+        """Has the memory hold the tensors of a program."""
+        self._program = program
         self._arrays: dict[Operand, Array] = {}
 
     def array(self, operand: Operand) -> Array:

@@ -8,10 +8,11 @@ network.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
-from partita.lowering import Array, Operand
+from partita.lowering import Array
 from partita_cpu.runtime.program_memory import aligned_empty
 
 _BYTE = np.dtype(np.uint8)
@@ -31,25 +32,26 @@ class ResultMemory:
         self._blocks: dict[int, Array] = {}
         self.version = 0
 
-    def array(self, index: int, operand: Operand) -> Array:
+    def array(self, index: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         """Memory for a result, with arbitrary content.
 
         Args:
             index: Of the output.
-            operand: What a program makes there.
+            shape: Of what a program makes there.
+            dtype: Its element type.
 
         Raises:
             MemoryError: The host has no room.
         """
-        if operand.dtype.hasobject:
-            return np.empty(operand.shape, operand.dtype)
-        nbytes = math.prod(operand.shape) * operand.dtype.itemsize
+        if dtype.hasobject:
+            return np.empty(shape, dtype)
+        nbytes = math.prod(shape) * dtype.itemsize
         block = self._blocks.get(index)
         if block is None or block.size < nbytes:
             grown = 0 if block is None else 2 * block.size
             block = self._blocks[index] = aligned_empty((max(grown, nbytes),), _BYTE)
             self.version += 1
-        return np.ndarray(operand.shape, operand.dtype, block)
+        return np.ndarray(shape, dtype, block)
 
     def leave(self) -> None:
         """Leaves the memory to who has the last results; later ones lie elsewhere."""

@@ -157,10 +157,9 @@ class Plan:
         self.program = program
         self.steps = program.steps
         limits = device.limits
-        recorded = program.recorded
-        slots = Slots.of(program) if recorded is None else recorded.made
+        slots = Slots.of(program) if program.made is None else program.made
         self.slots = slots.places(self.steps)
-        self.sizes = slots.bytes_for(() if recorded is None else recorded.numbers)
+        self.sizes = slots.bytes_for(program.numbers)
         if self.sizes and max(self.sizes) > limits.allocation_bytes:
             raise DeviceMemoryError(
                 f"Device 'OPENCL.{device.id}' cannot hold an intermediate tensor of "

@@ -245,7 +245,7 @@ def test_signals_of_all_lengths_and_batches(core):
         np.testing.assert_allclose(back, expected, atol=1e-6)
         assert_close(whole, parts_of(np.fft.fft(x.astype(np.float64))), np.float32)
     programs = compiled.device_model.specializer.programs.values()
-    filled = [program for program in programs if program.recorded is not None]
+    filled = [program for program in programs if program.made is not None]
     assert len(filled) >= (len(sizes) - 2 if isa().native else 0)
 
 
@@ -288,7 +288,7 @@ def test_front_ends_of_speech_models(core):
         for found, wanted in zip(request.infer([x]).to_tuple(), expected, strict=True):
             np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
     programs = compiled.device_model.specializer.programs.values()
-    filled = [program for program in programs if program.recorded is not None]
+    filled = [program for program in programs if program.made is not None]
     assert len(filled) >= (5 if isa().native else 0)
 
 
