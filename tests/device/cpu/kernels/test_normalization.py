@@ -150,12 +150,19 @@ def test_rows_of_no_elements_have_no_mean(dtype):
         assert_same(statistic, np.full((5, 1), np.nan, np.float32), 0, 0)
 
 
-def test_scale_that_broadcasts():
-    x = normal(6, 2, 3, 4)
-    (y,) = run_ours("LayerNormalization", [x, normal(7, 1, 4)], opset=17, axis=1)
-    deviation = x - x.mean((1, 2), keepdims=True)
-    expected = deviation / np.sqrt(x.var((1, 2), keepdims=True) + 1e-5) * normal(7, 1, 4)
-    assert_same(y, expected.astype(np.float32), 1e-5, 1e-5)
+@pytest.mark.parametrize(
+    ("shape", "axis", "of_scale"),
+    [((2, 3, 4), 1, (1, 4)), ((2, 4, 4), -1, (4, 1)), ((2, 4, 2, 2), 2, (4, 1, 1))],
+    ids=["of a column", "of a row that has as many elements", "of an image of as many"],
+)
+def test_scale_that_broadcasts(shape, axis, of_scale):
+    x, scale, bias = normal(6, *shape), normal(7, *of_scale), normal(8, *of_scale)
+    axes = tuple(range(axis % x.ndim, x.ndim))
+    deviation = x - x.mean(axes, keepdims=True)
+    expected = deviation / np.sqrt(x.var(axes, keepdims=True) + 1e-5) * scale + bias
+    (y,) = run_ours("LayerNormalization", [x, scale, bias], opset=17, axis=axis)
+    assert_same(y, expected, 1e-5, 1e-5)
+    check("LayerNormalization", [x, scale], opset=17, axis=axis, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("axis", [-1, 1])
@@ -401,7 +408,7 @@ def test_nothing_to_normalize():
 
 def test_scales_that_do_not_fit_a_row():
     inputs = [normal(1, 4, 3, 5), normal(2, 3, 5), normal(3, 3, 0)]
-    with pytest.raises(CompileError, match="do not broadcast"):
+    with pytest.raises(CompileError, match="bias does not broadcast"):
         run_ours("LayerNormalization", inputs, axis=1)
-    with pytest.raises(CompileError, match="do not broadcast to \\[2, 3\\]"):
+    with pytest.raises(CompileError, match="scale does not broadcast"):
         run_ours("LayerNormalization", [normal(1, 2, 3), normal(2, 2, 2, 3)], axis=1)

@@ -28,6 +28,22 @@ def _batch_normalization(node: Node, shapes: Shapes) -> Iterable[str]:
         yield from holds(name, shape, x[1] if len(x) > 1 else 1)
 
 
+@_demand(
+    "LayerNormalization",
+    "partita::LayerNormalization",
+    "RMSNormalization",
+    "SimplifiedLayerNormalization",
+    "com.microsoft::SimplifiedLayerNormalization",
+)
+def _row_normalization(node: Node, shapes: Shapes) -> Iterable[str]:
+    x = first_of(shapes)
+    for name, shape in zip(("scale", "bias"), shapes[1:3], strict=True):
+        if shape is not None:
+            pairs = zip(shape[::-1], x[::-1], strict=False)
+            if len(shape) > len(x) or any(own not in (1, full) for own, full in pairs):
+                yield f"{name} does not broadcast to the first input"
+
+
 @_demand("InstanceNormalization", "GroupNormalization", "partita::ChannelNormalization")
 def _plane_normalization(node: Node, shapes: Shapes) -> Iterable[str]:
     size = first_of(shapes)[1]

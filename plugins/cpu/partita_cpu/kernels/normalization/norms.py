@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -142,7 +143,7 @@ def _emit_rows(
         nothing = b.table(kept, x.dtype, np.full, kept, np.nan)
         return y, nothing, nothing
     means, inverses = b.empty(kept, x.dtype), b.empty(kept, x.dtype)
-    fits = scale.size == n and (bias is None or bias.size == n)
+    fits = all(_is_row(operand, row_shape) for operand in (scale, bias) if operand is not None)
     factors = b.flat(scale) if fits else b.table((n,), x.dtype, np.ones, n)
     terms = b.flat(bias) if fits and bias is not None else b.zeros(n, x.dtype)
     given = factors, terms, Normalized(b.flat(y), b.flat(means), b.flat(inverses))
@@ -171,6 +172,13 @@ def _emit_rows(
                 before, y = y, b.empty(x.shape, x.dtype)
                 emit_broadcast(b, function, [before, operand], y)
     return y, means, inverses
+
+
+def _is_row(operand: Operand, row_shape: Sequence[int]) -> bool:
+    """Whether it has an element for each of a row, and not one for each of several rows."""
+    own, lead = operand.shape, max(operand.ndim - len(row_shape), 0)
+    missing = (1,) * (len(row_shape) - operand.ndim)
+    return set(own[:lead]) <= {1} and missing + own[lead:] == tuple(row_shape)
 
 
 def _with_statistics(
@@ -211,7 +219,8 @@ def channel_normalization(
 ) -> Operand:
     """LayerNormalization of axis 1, by rows: with channels last it needs no transpositions."""
     last = transposed(b, x, (0, *range(2, x.ndim), 1))
-    y, _, _ = _emit_rows(b, last, scale, bias, x.ndim - 1, node.number("epsilon", 1e-5), True)
+    rows = b.flat(scale), b.flat(bias), x.ndim - 1
+    y, _, _ = _emit_rows(b, last, *rows, node.number("epsilon", 1e-5), True)
     return transposed(b, y, (0, x.ndim - 1, *range(1, x.ndim - 1)))
 
 
