@@ -281,6 +281,8 @@ def test_one_of_many(mode):
     found = single("OneHot", arrays, out, "opset16", axis="-1", negative_indices_mode=mode)[0]
     last = [2, 2, 5] if mode == "normalize" else [2, 2, 2]
     near(found, np.float32([[2, 5, 2], last, [2, 2, 2]]))
+    arrays[0], out = np.array(2), [("f32", (3,))]
+    near(single("OneHot", arrays, out, "opset1", axis="-1")[0], np.float32([2, 2, 5]))
 
 
 def test_channels_of_groups_by_turns():

@@ -702,13 +702,17 @@ def where():
 
 @case
 def one_hot():
-    arrays = [
-        np.array([1, -1, 5, 2], np.int32),
-        np.array(4, np.int32),
-        np.float32(2),
-        np.float32(-1),
-    ]
-    return one("ONE_HOT", arrays, (4, 4), "OneHotOptions", constants=[1, 2, 3], axis=-1)
+    return _one_hot(np.array([1, -1, 5, 2], np.int32), (4, 4))
+
+
+@case
+def one_hot_of_a_scalar():
+    return _one_hot(np.array(2, np.int32), (4,))
+
+
+def _one_hot(indices, shape):
+    arrays = [indices, np.array(4, np.int32), np.float32(2), np.float32(-1)]
+    return one("ONE_HOT", arrays, shape, "OneHotOptions", constants=[1, 2, 3], axis=-1)
 
 
 @case

@@ -167,7 +167,10 @@ def one_hot(at: Site) -> ir.Value:
     first = at.const([0], np.int64)
     values = [at.emit("Unsqueeze", at.inputs[index], first) for index in (3, 2)]
     both = at.emit("Concat", *values, axis=0)
-    return at.emit("OneHot", places, depth, both, axis=at.integer("axis", -1))
+    if at.rank(0):
+        return at.emit("OneHot", places, depth, both, axis=at.integer("axis", -1))
+    row = at.emit("OneHot", at.emit("Unsqueeze", places, first), depth, both)  # ONNX has no scalars
+    return at.emit("Squeeze", row, first)
 
 
 @translates("Unique")

@@ -38,7 +38,10 @@ def one_hot(at: Site) -> ir.Value:
     indices = at.emit("Where", beyond, at.const(1 << 40, np.int64), indices)
     pair = [at.reshaped(at.value(index), [1]) for index in (3, 2)]
     values = at.emit("Concat", *pair, axis=0)
-    return at.emit("OneHot", indices, depth, values, axis=at.integer("Axis", -1))
+    if at.rank(0):
+        return at.emit("OneHot", indices, depth, values, axis=at.integer("Axis", -1))
+    row = at.emit("OneHot", at.reshaped(indices, [1]), depth, values)  # ONNX has no scalars
+    return at.emit("Squeeze", row, at.const([0], np.int64))
 
 
 @translates("UNIQUE")
