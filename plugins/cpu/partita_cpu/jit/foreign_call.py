@@ -25,9 +25,6 @@ class _Definition(ctypes.Structure):
     )
 
 
-_definitions: dict[int, _Definition] = {}
-
-
 @functools.cache
 def invoke() -> Callable[[int, int, int, int], int]:
     """A function that calls a trampoline: its address, that of its slots, share, shares.
@@ -51,15 +48,13 @@ def c_function(name: str, address: int) -> Any:
         name: What tracebacks call it.
         address: Where the code is; it must stay there.
     """
-    definition = _definitions.get(address)
-    if definition is None:
-        # Functions hold its address, and nothing says when the last one has gone.
-        definition = _Definition(name.encode(), address, _TAKES_A_ROW, None)
-        _definitions[address] = definition
+    definition = _Definition(name.encode(), address, _TAKES_A_ROW, None)
     make = ctypes.pythonapi.PyCFunction_NewEx
     make.restype = ctypes.py_object
     make.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
-    return make(ctypes.addressof(definition), None, None)
+    # Python looks at it when a function is freed, too, so it is what the function is bound to: at
+    # the end of a process, when modules are emptied, nothing else would keep it for as long.
+    return make(ctypes.addressof(definition), definition, None)
 
 
 def _text() -> str:

@@ -436,7 +436,8 @@ class ThreadPool:
         while len(self.threads) < self.size - 1:  # Ctrl-C may have kept some from being started
             own = len(self.threads) + 1
             try:
-                self.threads.append(SystemThread(_live, self.sync_word, own, homes[own - 1]))
+                what = self.memory, self.sync_word, own, homes[own - 1]
+                self.threads.append(SystemThread(_live, *what))
             except RuntimeError as error:
                 _log.info("Device CPU runs on one of %d threads for now: %s", self.size, error)
                 return False
@@ -487,7 +488,12 @@ def pin_thread(processor: int | None) -> None:
         this_system().pin(processor)
 
 
-def _live(sync: int, own: int, processor: int | None) -> None:
+def _live(memory: np.ndarray[Any, Any], sync: int, own: int, processor: int | None) -> None:
+    """A thread of a pool, which has the pool's memory as long as it lives.
+
+    A thread that does not end with its pool, as one that others keep from running, looks there
+    until the process has ended.
+    """
     pin_thread(processor)
     usage = np.zeros(USAGE_BYTES, np.uint8)
     _serve(sync, usage.ctypes.data, own, 0, 1)

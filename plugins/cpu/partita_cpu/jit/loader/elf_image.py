@@ -333,11 +333,10 @@ def load(image: Image, unit: Callable[[str], int] | None = None) -> dict[str, in
     forget_instructions(base, image.fixed)
     if _libc().mprotect(ctypes.c_void_p(base), ctypes.c_size_t(image.fixed), 5):
         raise ImageError("the system does not let this process execute memory that it wrote")
-    _kept.append((memory, view))
+    # When a process ends, modules are emptied while threads that nobody waits for still run this
+    # code: it must not go with a module, but with the process.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(view))
     return {name: base + place for name, place in image.functions.items()}
-
-
-_kept: list[object] = []
 
 
 def fill_in(view: Array, rows: Array) -> None:

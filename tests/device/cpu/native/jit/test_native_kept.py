@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from partita.errors import InferError
 from partita_cpu.jit import disk_cache, llvm_kernel
 from partita_cpu.jit.code_hash import extent, fingerprint, units_of
 from partita_cpu.jit.deferred_numba import compiler
+from partita_cpu.jit.foreign_call import c_function
 from partita_cpu.jit.isa import available, detected
 from partita_cpu.jit.kernel import Kernel, jit
 from partita_cpu.jit.loader.elf_image import Image, ImageError, image_of, load
@@ -317,6 +319,38 @@ def test_an_image_goes_through_bytes():
     image = Image.unpack(image_of(code, ["tried"]).pack())
     function = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(load(image)["tried"])
     assert function(-5) == 5
+
+
+ENDLESS = """
+import ctypes, pathlib, sys, threading
+from partita_cpu.jit.loader.elf_image import Image, load
+(address,) = load(Image.unpack(pathlib.Path(sys.argv[1]).read_bytes())).values()
+begun = ctypes.c_int64(0)
+function = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(address)
+threading.Thread(target=function, args=(ctypes.addressof(begun),), daemon=True).start()
+while not begun.value:
+    pass
+"""
+
+
+def test_a_process_ends_well_while_a_thread_runs_an_image(tmp_path):
+    text = """
+    define i64 @endless(ptr %begun) {
+        br label %again
+    again:
+        store volatile i64 1, ptr %begun
+        br label %again
+    }"""
+    code = llvm_kernel.object_code(text, llvm_kernel.target_machine())
+    file = tmp_path / "image"
+    file.write_bytes(image_of(code, ["endless"]).pack())
+    done = subprocess.run([sys.executable, "-c", ENDLESS, file], timeout=600, check=False)
+    assert done.returncode == 0
+
+
+def test_a_function_of_machine_code_holds_what_python_reads_when_it_is_freed():
+    (definition,) = gc.get_referents(c_function("nothing", 0))
+    assert isinstance(definition, ctypes.Structure)
 
 
 def test_an_image_of_what_is_not_there():
