@@ -88,6 +88,7 @@ def wrong_models(op_type):
                     yield told, *model_of(op_type, with_axis(drawn, where, axis), shaped)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("device", ["CPU", "OPENCL", "REFERENCE"])
 @pytest.mark.parametrize("op_type", sorted(GENERATORS))
 def test_an_axis_that_is_not_there_is_refused(op_type, device):

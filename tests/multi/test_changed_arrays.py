@@ -119,7 +119,7 @@ CHANGES = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("runs", [1, 5])
 @pytest.mark.parametrize("form", FORMS)
@@ -139,7 +139,7 @@ def test_an_array_that_does_not_fit_any_more_is_refused(where, form, runs, chang
         np.testing.assert_array_equal(request.infer({"x": fits})[0], due(fits, y))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("runs", [1, 2, 5])
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("where", DEVICES)

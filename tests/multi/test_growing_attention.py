@@ -64,6 +64,7 @@ def decoded(run):
     return [*results, keys, values]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("device", ["CPU", "OPENCL", "REFERENCE", "HETERO:OPENCL,CPU"])
 @pytest.mark.parametrize(
     ("past", "present"),

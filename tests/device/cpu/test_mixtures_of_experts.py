@@ -104,6 +104,7 @@ def test_other_choices_stay_as_they_are(kind, name, value):
     assert "partita::Mixture" not in {node.kind for node in graph.nodes}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("architecture", ["llama", "qwen2moe", "qwen3moe", "gpt-oss", "deepseek2"])
 def test_a_prompt_in_parts_and_tokens_behind_it(kind, architecture):

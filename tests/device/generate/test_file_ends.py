@@ -11,7 +11,7 @@ from cpu_levels import float_levels
 HERE = Path(__file__).parent
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("level", [level.name for level in float_levels()])
 @pytest.mark.parametrize("kind", ["F16", "BF16", "Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K"])
 def test_nothing_is_read_behind_the_end_of_a_file(kind, level):

@@ -86,6 +86,7 @@ class Outsider(ReferencePlugin):
         return replace(super().device_info(device_id), device=self.device_name, kind=self.kind)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["cpu", "gpu", "accelerator"])
 @pytest.mark.parametrize("device", ["OUTSIDER", "AUTO:OUTSIDER", "HETERO:OUTSIDER,CPU"])
 def test_prompts_go_together_on_devices_that_take_all_rows(model, kind, device):

@@ -66,6 +66,7 @@ def assert_right(form, device, batch=1, config=None, second=None, cache_type=Non
     return compiled.model
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("form", FORMS)
 def test_caches_with_room(form, batch):
@@ -77,6 +78,7 @@ def test_caches_with_room(form, batch):
     assert "Softmax" not in kinds
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("form", ["groups", "window", "distances"])
 @pytest.mark.parametrize(
     ("device", "second"),

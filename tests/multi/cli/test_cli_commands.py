@@ -16,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import partita
 from partita.cli import commands
+from partita.cli.commands import demo
 from partita.cli.main import main
 from partita.zoo import Answer, builtin
 
@@ -27,6 +28,7 @@ def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("PARTITA_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
+    monkeypatch.setattr(demo, "RUNS_S", 0.02)
 
 
 @pytest.fixture

@@ -129,6 +129,7 @@ GRANITE = {
 """Factors of those files; logits are divided by the third."""
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("kind", ["F32", "Q4_1"])
 def test_architectures(architecture, kind):
@@ -161,6 +162,7 @@ def test_layers_of_a_gemma3_without_a_window_turn_by_one_base():
     check(metadata, decoder_tensors(metadata, "F32"))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("architecture", ["gemma2", "gemma3"])
 @pytest.mark.parametrize("pattern", [1, 3, [True, True, False, True]], ids=str)
 def test_layers_that_the_file_gives_a_window(architecture, pattern):
@@ -169,6 +171,7 @@ def test_layers_that_the_file_gives_a_window(architecture, pattern):
     check(metadata, decoder_tensors(metadata, "F32"))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "architecture",
     ["llama", "qwen2moe", "qwen3moe", "qwen3vlmoe", "granitemoe", "olmoe", "mistral3", "gpt-oss"],
@@ -185,6 +188,7 @@ def test_mixtures_of_experts(architecture, kind):
 BY_FILE = {"expert_gating_func": 2, "expert_weights_norm": True, "expert_weights_scale": 2.5}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("architecture", ["glm4moe", "bailingmoe2", "dots1", "minimax-m2"])
 @pytest.mark.parametrize("kind", ["F32", "Q8_0"])
 def test_mixtures_of_which_the_file_says_how_tokens_choose(architecture, kind):
@@ -195,6 +199,7 @@ def test_mixtures_of_which_the_file_says_how_tokens_choose(architecture, kind):
     check(metadata, decoder_tensors(metadata, kind))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "changes",
     [
@@ -220,6 +225,7 @@ def test_experts_of_an_older_deepseek():
         check(metadata, decoder_tensors(metadata, "F32"))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["F32", "Q4_0", "Q8_0"])
 @pytest.mark.parametrize("query_rank", [0, 96])
 def test_attention_over_short_vectors(kind, query_rank):

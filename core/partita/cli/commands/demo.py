@@ -25,7 +25,7 @@ from partita.zoo.store import Store
 DEFAULT_MODEL = "zoo:ppocr-rec"
 _WHY_DEFAULT = "chosen because a person can check its answer at a glance"
 _OFFLINE_MODEL = "builtin:digits"
-_RUNS_S = 1.0
+RUNS_S = 1.0
 _TIMES = ("compile_ms", "first_ms", "median_ms")
 
 
@@ -160,8 +160,8 @@ def try_device(core: Core, model: Model, sample: Sample, device: str, out: Outpu
     request = compiled.create_infer_request()
     first = measure_sync(request, sample.feeds, RunLength(1), lambda done: None)
     answer = sample.answer(lambda feeds: workload.infer(request, feeds))
-    with out.progress(f"measuring {device}", _RUNS_S) as advance:
-        timing = measure_sync(request, sample.feeds, RunLength(seconds=_RUNS_S), advance)
+    with out.progress(f"measuring {device}", RUNS_S) as advance:
+        timing = measure_sync(request, sample.feeds, RunLength(seconds=RUNS_S), advance)
     return Trial(
         device,
         answer,

@@ -127,6 +127,7 @@ def test_scales_of_halves(kind):
     assert back.dtype == kind
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("device", ["CPU", "OPENCL", "REFERENCE"])
 @pytest.mark.parametrize("precision", [0, TensorProto.FLOAT, TensorProto.FLOAT16])
 @pytest.mark.parametrize("kind", [np.float16, np.float32])

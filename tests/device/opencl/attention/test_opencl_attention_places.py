@@ -67,6 +67,7 @@ class Spelling:
         return build(nodes, feeds, ["y"], self.weights)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("by_shape", [False, True])
 @pytest.mark.parametrize("way", ["split", "gather", "slice"])
 @pytest.mark.parametrize(("batch", "rows", "heads", "size"), [(1, 21, 3, 16), (2, 5, 2, 24)])

@@ -123,12 +123,14 @@ def check_against_all_placements(chain, objective):
     assert not excess(chain, plan.use)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("objective", ["LATENCY", "THROUGHPUT"])
 @pytest.mark.parametrize("seed", range(120))
 def test_no_placement_is_better(seed, objective):
     check_against_all_placements(random_chain(seed), objective)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("objective", ["LATENCY", "THROUGHPUT"])
 @pytest.mark.parametrize("seed", range(150))
 def test_no_placement_is_better_where_weights_are_tied(seed, objective):

@@ -42,7 +42,7 @@ def block(net, x, channels, wide, outputs, kernel=3, act="Relu", **attrs):
     return net.conv(y, wide, outputs, 1)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize(
@@ -190,6 +190,7 @@ def test_no_band_is_smaller_than_it_may_be():
         assert bands(shape, Pixels(64, least + 1, 0), machine, threads) is None
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("threads", [1, 5, 14, 16])
 @pytest.mark.parametrize(("size", "stride"), [(14, 1), (14, 2), (15, 2), (11, 1)])
 def test_few_lines_for_each_of_many_threads(size, stride, threads, mode):

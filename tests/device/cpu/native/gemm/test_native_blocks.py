@@ -511,6 +511,7 @@ def run_laid(problem, arithmetic, tiles, threads, x=None):
 
 
 @pytest.mark.skipif(AVX2 not in isa.available(), reason="emulates AMX by AVX2 where it lacks")
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("arithmetic", [Arithmetic.BF16, Arithmetic.BF16X3])
 @pytest.mark.parametrize("variant", VARIANTS[::2], ids=[variant.name for variant in VARIANTS[::2]])
 def test_tiles(arithmetic, variant, guarded, monkeypatch):

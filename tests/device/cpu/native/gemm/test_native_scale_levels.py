@@ -87,6 +87,7 @@ def test_scales_of_files_are_levels(kind):
         assert split_levels(terms, form.scale_block, 2.0**-22) is not None
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("rows", [1, 5, 100])
 @pytest.mark.parametrize("columns", [48, 70])

@@ -93,6 +93,7 @@ def test_infinity_stays_in_its_row(level, special, depth, guarded):
     np.testing.assert_allclose(y[[0, 1, 3, 4]], depth)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("halves", HALVES)
 @pytest.mark.parametrize(
     ("channels", "kernel", "stride"),
@@ -123,6 +124,7 @@ def test_a_run_is_filled_up_to_pairs_only(level):
     assert (cut.padded, cut.step) == (34, 2)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("able", [AVX2_VNNI, AVX512, AVX512_VNNI], ids=str)
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 6, 7, 33])
 def test_products_of_bytes(able, rows, monkeypatch, guarded):
