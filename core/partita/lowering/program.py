@@ -369,7 +369,7 @@ class EmittedProgram(Program):
     """A program whose graph was emitted for its sizes; arguments are those of :class:`Program`."""
 
     __slots__ = (
-        *("arena_bytes", "inputs", "kept_bytes", "made", "numbers"),
+        *("__weakref__", "arena_bytes", "inputs", "kept_bytes", "made", "numbers"),
         *("offsets", "ops", "outputs", "owned", "rest", "steps"),
     )
 

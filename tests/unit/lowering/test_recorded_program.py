@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from partita.lowering.geometry.ranges import count_of_range
 from partita.lowering.program import EmittedProgram, Operand, OpRecord, Step
 from partita.lowering.recording.recorded_program import RecordedProgram
 from partita.lowering.shapes.symbolic_size import Recording, evaluated
@@ -89,3 +90,13 @@ def test_results_are_the_operands_that_steps_have():
     program = recorded(lambda n, x: [(x, n)])
     assert program.outputs[0] is program.steps[0].args[0] is program.inputs[0]
     assert program.works.tolist() == [14]
+
+
+def test_a_range_up_to_a_size_is_of_that_size_and_decides_nothing():
+    recording = Recording()
+    n, m = recording.size(5), recording.size(8)
+    assert count_of_range(0, n, 1).place == n.place
+    others = count_of_range(n, m, 1), count_of_range(m, 2, -3)
+    recording.close(for_good=False)
+    numbers = recording.repeat([9, 4])
+    assert [numbers[size.place] for size in others] == [0, 1]

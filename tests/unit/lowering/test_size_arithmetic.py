@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.lowering.shapes.size_arithmetic import Code, Numbers, Outcome
+from partita.lowering.shapes.size_arithmetic import TOLD, Code, Numbers, Outcome
 from partita.lowering.shapes.symbolic_size import Recording, evaluated
 from partita_cpu.jit.dispatch import available
 from partita_cpu.runtime.size_evaluator import evaluator_of
@@ -26,7 +26,9 @@ def plain(steps, count):
         outcome = Outcome.AS_BEFORE
         for code, target, left, right in steps.reshape(-1, 4).tolist():
             x, z = integers.item(left), integers.item(right)
-            if code < Code.LT:
+            if code >= TOLD:
+                integers[target] = DECISIONS[code - TOLD - Code.LT](x, z)
+            elif code < Code.LT:
                 if of_two[code] in (operator.floordiv, operator.mod) and not z:
                     outcome = Outcome.OTHERWISE
                     break
@@ -72,6 +74,8 @@ def traced(recording, sizes, program):
                 values.append(FUNCTIONS[which % len(FUNCTIONS)](x, z))
             elif kind == 1:
                 values.append(evaluated((max, min, many)[which % 3], x, z, x))
+            elif kind == 4:
+                values.append(evaluated(DECISIONS[which % len(DECISIONS)], x, z))
             else:
                 bool(DECISIONS[which % len(DECISIONS)](x, z if kind == 2 else which - 5))
         except ZeroDivisionError:
@@ -80,7 +84,7 @@ def traced(recording, sizes, program):
 
 
 PROGRAMS = st.lists(
-    st.tuples(st.integers(0, 3), *[st.integers(0, 20)] * 3), min_size=1, max_size=25
+    st.tuples(st.integers(0, 4), *[st.integers(0, 20)] * 3), min_size=1, max_size=25
 )
 SIZES = st.lists(
     st.one_of(st.integers(-3, 12), st.integers(-(1 << 63), (1 << 63) - 1)), min_size=2, max_size=2

@@ -171,7 +171,7 @@ class Instance(Program):
 
     __slots__ = (
         *("_numbers", "_own_bytes", "_recorded", "_whole"),
-        *("arena_bytes", "made", "numbers", "ops"),
+        *("__weakref__", "arena_bytes", "made", "numbers", "ops"),
     )
 
     def __init__(self, recorded: RecordedProgram, numbers: Numbers, arena_bytes: int) -> None:

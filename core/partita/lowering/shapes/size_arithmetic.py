@@ -28,7 +28,8 @@ Evaluator = Callable[[Array, int], Callable[[Array], int] | None]
 :class:`Outcome`, which it also writes to the last of them; ``None`` if it cannot.
 
 A step is four words: its code, the place of its result or what was decided (0 or 1), and its
-places; ``WITHIN`` has that of the least integer, behind which the greatest lies.
+places; ``WITHIN`` has that of the least integer, behind which the greatest lies. A comparison that
+decides nothing, whose result is 0 or 1, has :data:`TOLD` added to its code.
 """
 
 
@@ -58,6 +59,9 @@ class Code(IntEnum):
     NE = 12
     WITHIN = 13
 
+
+TOLD = 16
+"""Added to the code of a comparison whose result is a number."""
 
 _VALUES: dict[Callable[..., Any], Code] = {
     operator.add: Code.ADD,
@@ -205,15 +209,22 @@ class SizeArithmetic:
     def _words_of(self, step: Step) -> list[int] | None:
         """The words of a step; ``None`` if it is Python's."""
         place, fn, left, right, outcome = step
+        if right < 0 and fn in _DECISIONS:
+            left, right = left
         if right < 0:
             return self._of_many(place, fn, left)
         if fn is within:
             return self._within(left, self._values[right]) if self._is_int[left] else None
-        code = _VALUES.get(fn) if place >= 0 else _DECISIONS.get(fn)
-        places = (left, right) if place < 0 else (left, right, place)
-        if code is None or not all(self._is_int[n] for n in places):
+        if not (self._is_int[left] and self._is_int[right]):
             return None
-        return [code, int(outcome) if place < 0 else place, left, right]
+        comparison = _DECISIONS.get(fn)
+        if place < 0:
+            return None if comparison is None else [comparison, int(outcome), left, right]
+        if comparison is not None and type(self._values[place]) is bool:
+            self._is_int[place] = True
+            return [comparison + TOLD, place, left, right]
+        code = _VALUES.get(fn)
+        return [code, place, left, right] if code is not None and self._is_int[place] else None
 
     def _of_many(
         self, place: int, fn: Callable[..., Any], places: Sequence[int]

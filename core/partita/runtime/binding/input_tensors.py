@@ -189,8 +189,9 @@ class InputTensors:
         tensors, sources = self.tensors.copy(), self.sources.copy()
         state: dict[int, Tensor] = {}
         changed = set()
+        owned, notes = self._memory.tensors, copy or self.copies.are_noted
         for index, data in self.names.pairs(inputs):
-            if index in self._memory.tensors:
+            if index in owned:
                 state[index] = to_tensor(ports[index], data, copy=False)
                 continue
             is_array = type(data) is np.ndarray
@@ -207,7 +208,7 @@ class InputTensors:
                 tensor = keeper.keep(to_tensor(ports[index], data, copy, room))
             tensors[index] = tensor
             sources[index] = data if is_array and tensor.numpy() is data else tensor
-            if copy or self.copies.are_noted:
+            if notes:
                 self.copies.note(index, tensor, copy and is_array)
             changed.add(index)
         return Changes(frozenset(changed), tensors, sources, state)

@@ -10,7 +10,8 @@ from partita.contract.query import Reason, ReasonCode
 from partita.lowering import Array, Builder, Node, Operand
 from partita.lowering.geometry.boxes import Box, strides_of
 from partita.lowering.geometry.ranges import count_of_range
-from partita.lowering.shapes.symbolic_size import evaluated, holds_sizes, integer
+from partita.lowering.shapes.symbolic_size import holds_sizes, integer
+from partita_cpu.jit.kernel import jit
 from partita_cpu.kernels.movement.rearrange import expanded
 from partita_cpu.kernels.movement.strided_copy import copy_box
 from partita_cpu.kernels.operator_table import ALL_FLOATS, ANY, INT64, INTS, kernel
@@ -72,8 +73,12 @@ def range_(b: Builder, node: Node, start: Operand, limit: Operand, delta: Operan
     kind = start.dtype
     if any(holds_sizes(x.const) for x in (start, limit, delta)):
         ends = [b.value(x).item() for x in (start, limit, delta)]
-        shape = (evaluated(count_of_range, *ends),)
-        return _brought(b, b.computed(shape, kind, _counted, kind, *ends))
+        shape = (count_of_range(*ends),)
+        if kind.kind == "f":
+            return _brought(b, b.computed(shape, kind, _counted, kind, *ends))
+        y = b.empty(shape, kind)
+        b.call(write_numbers, y, integer(ends[0]), integer(ends[2]))
+        return y
     first, stop, step = (b.value(x).ravel()[0].item() for x in (start, limit, delta))
     y = b.empty((count_of_range(first, stop, step),), kind)
     b.call_numpy(count_up, first, step, y)
@@ -95,6 +100,21 @@ def count_up(first: float, step: float, y: Array) -> None:
     for place in range(0, y.size, _AT_ONCE):
         numbers = np.arange(place, min(place + _AT_ONCE, y.size)).astype(wide)
         y[place : place + _AT_ONCE] = wide(first) + numbers * wide(step)
+
+
+@jit
+def write_numbers(y: Array, first: int, step: int, tid: int, nt: int) -> None:
+    """Writes whole numbers in equal steps.
+
+    Args:
+        y: Integers, flat.
+        first: The first number.
+        step: From a number to the next.
+        tid: This thread.
+        nt: All threads.
+    """
+    for i in range(y.size * tid // nt, y.size * (tid + 1) // nt):
+        y[i] = first + i * step
 
 
 def _brought(b: Builder, x: Operand) -> Operand:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from partita.contract.execution import ExecutedStep
 from partita.lowering import Array, GraphBody, Operand, OpRecord, Program, ProgramMaker
-from partita.lowering.program import Step, plain
+from partita.lowering.program import Spec, Step, plain
 from partita.tensors.array_state import data_address
 from partita_cpu.jit.kernel_wrappers import Checked
 from partita_cpu.runtime.call_layout import CallLayout, Place
@@ -74,6 +75,10 @@ class BoundProgram:
         self._inputs: list[Array | None] = [None] * len(layout.inputs)
         self._buffers: list[Array | None] = [None] * len(layout.outputs)  # taken when they serve
         self._outputs: list[Array | None] = list(self._buffers)
+        self._none = tuple(self._buffers)
+        self._shaped: weakref.WeakKeyDictionary[Program, Sequence[Array | None]]
+        self._shaped = weakref.WeakKeyDictionary()  # the buffers as each program has them
+        self._to_buffers = False  # whether steps write all outputs to where buffers are
         self._memory = Memory(arena, self._buffers)
         self._table: CallTable | None = None
         if team.pool is not None:
@@ -86,8 +91,8 @@ class BoundProgram:
         self.program = program
         self._memory.load(program)
         self._late_results: dict[Operand, Array] = {}
-        self._specs = self._layout.results(program)
-        self.forget_results()
+        self._specs: Sequence[Spec | None] = ()  # of outputs, once somebody asks
+        self._buffers[:] = self._outputs[:] = self._none
         if self._table is not None:
             self._table.load(program)
         self._calls: dict[int, Call] = {
@@ -97,8 +102,9 @@ class BoundProgram:
 
     def forget_results(self) -> None:
         """Holds no memory of results any longer; the next run takes it anew."""
-        self._buffers[:] = self._outputs[:] = [None] * len(self._buffers)
-        self._to_buffers = False  # whether steps write all outputs to the buffers
+        self._shaped.clear()
+        self._buffers[:] = self._outputs[:] = self._none
+        self._to_buffers = False
 
     @property
     def kept_bytes(self) -> int:
@@ -124,13 +130,27 @@ class BoundProgram:
             self.release_inputs()
 
     def _run(self, inputs: Sequence[Array], outputs: Sequence[Array | None] | None) -> list[Array]:
-        if outputs is not None or not self._to_buffers or self._version != self._results.version:
+        if outputs is not None or not self._to_buffers or not self._has_buffers():
             self._take_outputs(inputs, outputs)
             self._to_buffers = outputs is None
         self._make_calls()
         if outputs is None and self._layout.is_direct:
             return list(self._buffers)  # type: ignore[arg-type]  # all have one
         return self._collect(outputs)
+
+    def _has_buffers(self) -> bool:
+        """Whether buffers, of other shapes perhaps, are where steps write outputs to."""
+        if self._version != self._results.version:
+            return False
+        shaped = self._shaped.get(self.program)
+        if shaped is None:
+            owned = enumerate(self._layout.owned)
+            shaped = [self._buffer(index) if is_owned else None for index, is_owned in owned]
+            if self._version != self._results.version:
+                return False
+            self._shaped[self.program] = shaped
+        self._buffers[:] = self._outputs[:] = shaped
+        return True
 
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> bool:
         """Lets the calls read and write arrays; whether a run is then nothing but calls."""
@@ -140,9 +160,12 @@ class BoundProgram:
 
     def _put_inputs(self, inputs: Sequence[Array]) -> None:
         self._inputs[:] = inputs
-        layout = self._layout
+        layout, table = self._layout, self._table
         for array, words, places in zip(inputs, layout.input_words, layout.inputs, strict=True):
-            self._place(array, words, places)
+            if table is None or words is None:
+                self._patch(places, array)
+            else:
+                table.put(words, data_address(array))
 
     def release_inputs(self) -> None:
         """Holds no array of an input any longer; addresses stay, for the same arrays to come."""
@@ -196,11 +219,16 @@ class BoundProgram:
 
         ``None`` for an output that a run or the rest makes.
         """
-        spec = self._specs[index]
         taken = self._buffers[index]
-        if taken is None and spec is not None:
+        if taken is None and (spec := self._spec(index)) is not None:
             taken = self._buffers[index] = self._results.array(index, *spec)
         return taken
+
+    def _spec(self, index: int) -> Spec | None:
+        """Shape and type of an output; ``None`` of one that a run or the rest makes."""
+        if not self._specs:
+            self._specs = self._layout.results(self.program)
+        return self._specs[index]
 
     def _call(self, step: Step, args: Sequence[Any]) -> Call:
         """A call of Python; one through the team or :meth:`_keep` has an argument in front."""
@@ -252,12 +280,14 @@ class BoundProgram:
         read = None if given is None else Spans(inputs)
         layout = self._layout
         if self._version != self._results.version:
-            self._buffers[:] = [None] * len(self._buffers)
+            self._shaped.clear()
+            self._buffers[:] = self._none
         for index, places in enumerate(layout.outputs):
             if not layout.owned[index]:
                 continue
-            spec, array = self._specs[index], None
-            if given is not None and read is not None and spec is not None and places:
+            array = None
+            spec = self._spec(index) if given is not None and places else None
+            if given is not None and read is not None and spec is not None:
                 target = given[index]
                 source = self._in_place.get(index)
                 same = None if source is None else inputs[source].shape == spec[0]

@@ -13,18 +13,24 @@ inputs and outputs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from partita.errors import CompileError
 from partita.lowering import Array, Operand, Program
 from partita.lowering.memory_plan import ALIGNMENT
 from partita.lowering.program import Spec, plain
 from partita.lowering.recording.program_form import is_computed
 from partita.lowering.shapes.symbolic_size import Size, holds_sizes
 from partita.tensors.array_state import data_address
+from partita_cpu.jit.dispatch import entry_of
+from partita_cpu.jit.foreign_call import invoke
+from partita_cpu.jit.kernel import jit
 from partita_cpu.jit.trampoline import append_call
+from partita_cpu.jit.trampoline import fill as fill_slots
 from partita_cpu.runtime.kernel_loading import load_kernels
 from partita_cpu.threads.thread_pool import ROW
 
@@ -94,27 +100,26 @@ class CallLayout:
         self._computed = words.computed
         self._form = _Form(words)
 
-    def new_memory(self, arena: int) -> Array:
-        """Memory for the calls of a program, to be filled by :meth:`fill`.
+    def new_memory(self, arena: int) -> tuple[Array, Callable[[Program], None]]:
+        """Memory for the calls of a program.
 
         Args:
             arena: Where intermediate tensors lie.
-        """
-        return self._form.new_memory(arena)
 
-    def fill(self, memory: Array, program: Program, arena: int) -> None:
-        """Writes what programs of the class differ in, but for addresses of inputs and outputs.
-
-        Args:
-            memory: From :meth:`new_memory`.
-            program: The program, or one that was recorded with it.
-            arena: Where its intermediate tensors lie.
+        Returns:
+            The memory, and what writes there what programs of the class differ in, but for
+            addresses of inputs and outputs; it is called with the program of this layout, or with
+            one that was recorded with it.
         """
+        memory = self._form.new_memory(arena)
+        return memory, functools.partial(self._fill, memory.data, self._form.filler(memory, arena))
+
+    def _fill(self, words: memoryview, fill: Callable[[Array], None], program: Program) -> None:
         if program.made is not self:
             return
-        self._form.fill(memory, program.numbers, arena)
+        fill(program.numbers)
         for word, (number, position) in self._computed:
-            memory[word] = data_address(program.elements(number, position))
+            words[word] = data_address(program.elements(number, position))
 
     def results(self, program: Program) -> list[Spec | None]:
         """Shape and type of each output of a program; ``None`` where only the run tells.
@@ -218,10 +223,10 @@ class _Form:
         sized.sort(key=in_arena.__contains__)
         fixed = [0 if type(value) is Size else value for value in values]
         self._template = np.array(fixed, np.int64)
-        self._in_arena = np.array(sorted(in_arena.difference(sized)), np.intp)
-        self._in_memory = np.array(words.in_memory, np.intp)
-        self._sized = np.array(sized, np.intp)
-        self._places = np.array([values[n].place for n in sized], np.intp)
+        self._in_arena = np.array(sorted(in_arena.difference(sized)), np.int64)
+        self._in_memory = np.array(words.in_memory, np.int64)
+        self._sized = np.array(sized, np.int64)
+        self._places = np.array([values[n].place for n in sized], np.int64)
         self._first_in_arena = sum(n not in in_arena for n in sized)
 
     def new_memory(self, arena: int) -> Array:
@@ -231,11 +236,63 @@ class _Form:
         memory[self._in_memory] += data_address(memory)
         return memory
 
-    def fill(self, memory: Array, numbers: Array, arena: int) -> None:
-        """The same, with what sizes come to by their places."""
-        words = numbers[self._places]
-        words[self._first_in_arena :] += arena
-        memory[self._sized] = words
+    def filler(self, memory: Array, arena: int) -> Callable[[Array], None]:
+        """What fills in what sizes come to, which it is called with, by their places."""
+        if not self._sized.size:
+            return _nothing
+        args = memory, memory, self._sized, self._places, self._first_in_arena, arena
+        entry = entry_of(fill_words, args)
+        if entry is None:
+            raise CompileError("Device CPU cannot compile what fills in sizes.")
+        slots = np.zeros(entry.slots, np.int64)
+        fill_slots(slots, entry, args)
+        words, address, trampoline = slots.data, data_address(slots), entry.trampoline
+        call = invoke()
+
+        def fill(numbers: Array) -> None:
+            words[_NUMBERS] = data_address(numbers)
+            call(trampoline, address, 0, 1)
+
+        return fill
+
+
+def _nothing(numbers: Array) -> None:
+    """Fills in nothing."""
+
+
+@jit
+def fill_words(
+    numbers: Array,
+    memory: Array,
+    words: Array,
+    places: Array,
+    first: int,
+    arena: int,
+    tid: int,
+    nt: int,
+) -> None:
+    """Writes numbers to memory.
+
+    Args:
+        numbers: int64, by place.
+        memory: int64.
+        words: int64; where in memory they go.
+        places: int64; which they are.
+        first: The first of those to which the address of the arena is added.
+        arena: That address.
+        tid: Not used: one thread calls it.
+        nt: The same.
+    """
+    for at in range(first):
+        memory[words[at]] = numbers[places[at]]
+    for at in range(first, words.size):
+        memory[words[at]] = numbers[places[at]] + arena
+
+
+_WORDS = np.zeros(1, np.int64)
+_NUMBERS = 5  # the slot of the address of an array that is a call's first argument
+CALLS = ((fill_words, (_WORDS, _WORDS, _WORDS, _WORDS, 0, 0)),)
+"""What is compiled here, and arguments like those that it is called with."""
 
 
 class _Results:

@@ -38,8 +38,7 @@ class CallTable:
     def __init__(self, layout: CallLayout, pool: ThreadPool, arena: int) -> None:
         self._layout = layout  # which keeps arrays whose addresses are in the memory
         self._pool = pool
-        self._arena = arena
-        self._memory = layout.new_memory(arena)
+        self._memory, self._fill = layout.new_memory(arena)
         self._words = self._memory.data
         self._places = layout.patched
         self._address = data_address(self._memory)
@@ -60,11 +59,11 @@ class CallTable:
         """
         for number, row in self._idle:
             self._rows[number] = row
-        self._layout.fill(self._memory, program, self._arena)
-        idle = program.idle
-        self._idle = [(number, self._rows[number].copy()) for number in idle]
-        for number in idle:
-            self._rows[number] = idle_trampoline(), self._address, 0, 0, 0
+        self._fill(program)
+        if self._idle or program.idle:
+            self._idle = [(number, self._rows[number].copy()) for number in program.idle]
+            for number, _ in self._idle:
+                self._rows[number] = idle_trampoline(), self._address, 0, 0, 0
         if self._pool.size > 1:
             self._share(program.works)
 

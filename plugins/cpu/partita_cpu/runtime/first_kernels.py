@@ -27,7 +27,7 @@ from partita_cpu.kernels.nhwc.channel_groups import fills_vectors
 from partita_cpu.llvm.images.depthwise_pixels import ACROSS, depthwise_part, products_of
 from partita_cpu.llvm.images.winograd import TAPS
 from partita_cpu.llvm.module import groups_part, product_parts
-from partita_cpu.runtime import size_evaluator
+from partita_cpu.runtime import call_layout, size_evaluator
 from partita_cpu.scalar.activations import activate_floats
 from partita_cpu.threads import call_queue, thread_pool
 from partita_cpu.winograd import point_weights, tile_loop
@@ -52,7 +52,7 @@ def begin(policy: PrecisionPolicy, graph: Graph) -> None:
     compile_pool.order([level])
     order([*packing.CALLS, *thread_pool.CALLS])
     if any(not is_static(value.shape) for value in graph.inputs):
-        order(size_evaluator.CALLS)
+        order([*size_evaluator.CALLS, *call_layout.CALLS])
     compile_pool.order([level_job(policy.level, part) for part in sorted({*_parts(policy, graph)})])
     if any(node.op_type in _PRODUCTS for node in graph.nodes):
         order(product_loop.CALLS)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from partita.lowering import Array
-from partita.lowering.shapes.size_arithmetic import Code, Outcome
+from partita.lowering.shapes.size_arithmetic import TOLD, Code, Outcome
 from partita.tensors.array_state import data_address
 from partita_cpu.jit.dispatch import entry_of
 from partita_cpu.jit.foreign_call import invoke
@@ -16,6 +16,7 @@ from partita_cpu.jit.trampoline import append_call
 
 _LARGE = float(1 << 62)
 _ADD, _SUB, _MUL, _DIV, _MOD, _MAX, _MIN, _LT, _LE, _GT, _GE, _EQ, _NE, _WITHIN = map(int, Code)
+_TOLD = int(TOLD)
 _OTHERWISE, _TOO_LARGE = int(Outcome.OTHERWISE), int(Outcome.TOO_LARGE)
 
 
@@ -32,6 +33,9 @@ def _evaluate(steps: Array, values: Array, tid: int, nt: int) -> None:
     for at in range(0, steps.size, 4):
         code, target, left, right = steps[at], steps[at + 1], steps[at + 2], steps[at + 3]
         x, z = values[left], values[right]
+        is_told = code >= _TOLD
+        if is_told:
+            code -= _TOLD
         if code < _LT:
             if code <= _SUB:
                 large = abs(float(x)) + abs(float(z)) >= _LARGE
@@ -67,7 +71,9 @@ def _evaluate(steps: Array, values: Array, tid: int, nt: int) -> None:
             is_so = x != z
         else:
             is_so = z <= x <= values[right + 1]
-        if is_so != (target == 1):
+        if is_told:
+            values[target] = 1 if is_so else 0
+        elif is_so != (target == 1):
             values[-1] = _OTHERWISE
             return
     values[-1] = 0

@@ -11,7 +11,7 @@ from partita.lowering import Node, Operand, reference_fold
 from partita.lowering.geometry.axes import axis_of, distinct_axes
 from partita.lowering.geometry.ranges import count_of_range
 from partita.lowering.kernel_table import ALL_FLOATS, BOOL
-from partita.lowering.shapes.symbolic_size import evaluated, holds_sizes, integer, integers
+from partita.lowering.shapes.symbolic_size import holds_sizes, integer, integers
 from partita_opencl.emitters.operator_table import COMPUTED, INDICES, MOVED, operator
 from partita_opencl.launches.emitter_kit import Kit, ctype_of, f32, i64
 from partita_opencl.launches.tensor_moves import expand
@@ -119,7 +119,7 @@ def range_of(k: Kit, node: Node, start: Operand, limit: Operand, delta: Operand)
     first, last, step = (k.value(x).item() for x in (start, limit, delta))
     kind = start.dtype
     if any(holds_sizes(x.const) for x in (start, limit, delta)):
-        count = evaluated(count_of_range, first, last, step)
+        count = count_of_range(first, last, step)
         return k.builder.computed((count,), kind, np.arange, first, last, step)
     count = count_of_range(first, last, step)
     y, whole_numbers = k.empty((count,), kind), kind.kind in "iu"

@@ -22,6 +22,28 @@ def test_range(bounds, dtype, constants):
     check("Range", [np.array(v, dtype) for v in bounds], constants=constants)
 
 
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.int16])
+@pytest.mark.parametrize("step", [1, 3, -2])
+def test_range_of_sizes(step, dtype):
+    """Ends that follow from a shape are numbers of the program that one recording makes."""
+    kind = {np.int32: "int32", np.int64: "int64", np.int16: "int16"}[dtype]
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["" : 21]> g (float[N] x) => ({kind}[M] y)
+        <int64 two = {{2}}, int64 first = {{7}}, {kind} step = {{{step}}}> {{
+            n = Size(x) twice = Mul(n, two) last = Cast<to: int = {
+            onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+        }>(twice)
+            start = Cast<to: int = {onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))}>(first)
+            y = Range(start, last, step)
+        }}"""
+    )
+    request = partita.Core().compile_model(model, "CPU").create_infer_request()
+    for n in (4, 9, 0, 30, 3, 12, 9):
+        found = request.infer([np.zeros(n, np.float32)])["y"]
+        np.testing.assert_array_equal(found, np.arange(7, 2 * n, step, dtype))
+        assert found.dtype == dtype
+
+
 def test_range_of_fractions():
     check("Range", [np.array(v, np.float32) for v in (0.1, 2.3, 0.4)])
 

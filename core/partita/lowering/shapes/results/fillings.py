@@ -8,7 +8,6 @@ from typing import Any
 from partita.lowering.geometry.ranges import count_of_range
 from partita.lowering.graph import Node
 from partita.lowering.shapes.results.rule import ResultRules, elements_of
-from partita.lowering.shapes.symbolic_size import evaluated
 
 FILLING_RESULTS = ResultRules()
 
@@ -23,4 +22,4 @@ def _range(node: Node, operands: Any) -> Sequence[int] | None:
     start, limit, step = (elements_of(x) for x in operands)
     if start is None or limit is None or step is None:
         return None
-    return [evaluated(count_of_range, start[0], limit[0], step[0])]
+    return [count_of_range(start[0], limit[0], step[0])]
