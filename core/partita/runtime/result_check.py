@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from numbers import Integral
 from typing import Any
@@ -32,7 +33,7 @@ class ResultCheck:
         self._ports = ports
         self._due = due
         self._fixed = _fixed(ports)
-        self._declared = [(port.dtype, port.shape) for port in ports]
+        self._declared = _Declared(ports, due)
         self._passed: dict[tuple[Shape, ...], tuple[Spec, ...]] = {}
 
     def is_plain(self, results: Sequence[Tensor]) -> bool:
@@ -59,28 +60,13 @@ class ResultCheck:
         found = _host_specs(results)
         if found is not None and self._passed.get(shapes) == found:
             return ""
-        as_declared = found is not None and self._are_as_declared(found, shapes)
-        fault = "" if as_declared else self._fault(results, shapes)
+        described = found is not None and self._declared.describes(found, shapes)
+        fault = "" if described else self._fault(results, shapes)
         if found is not None and not fault:
             self._passed[shapes] = found
             if len(self._passed) > _MOST:
                 del self._passed[next(iter(self._passed))]
         return fault
-
-    def _are_as_declared(self, found: tuple[Spec, ...], shapes: tuple[Shape, ...]) -> bool:
-        """Whether these are what the types, numbers and symbols of all ports say."""
-        if len(found) != len(self._ports):
-            return False
-        sizes = self._due.sizes(shapes)
-        for (shape, dtype), (kind, due) in zip(found, self._declared, strict=True):
-            if dtype is not kind or due is None or len(shape) != len(due):
-                return False
-            for size, dim in zip(shape, due, strict=True):
-                if size == dim or dim is None:
-                    continue
-                if type(dim) is int or sizes.get(dim, size) != size:  # type: ignore[arg-type]  # it is a symbol
-                    return False
-        return True
 
     def _fault(self, results: Sequence[Tensor], shapes: tuple[Shape, ...]) -> str:
         ports = self._ports
@@ -125,6 +111,39 @@ class ResultCheck:
             elif want is not None and sizes.get(want, have) != have:
                 doubtful = True
         return not doubtful or self._due.infer(port.name, shapes) in (None, shape)
+
+
+class _Declared:
+    """Types, numbers and symbols of ports, to be compared with results in one look each.
+
+    Args:
+        ports: The outputs of what ran.
+        due: Tells the sizes of symbols that inputs have.
+    """
+
+    def __init__(self, ports: Sequence[Port], due: ExpectedShapes) -> None:
+        self._due = due
+        self._kinds = [
+            (port.dtype, None if port.shape is None else len(port.shape)) for port in ports
+        ]
+        symbols = {symbol for _, _, symbol in due.symbols}
+        dims = [dim for port in ports for dim in port.shape or ()]
+        told = [isinstance(dim, int) or dim in symbols for dim in dims]
+        self._told = told
+        self._dims: list[Any] = [*itertools.compress(dims, told)]
+
+    def describes(self, found: Sequence[Spec], shapes: tuple[Shape, ...]) -> bool:
+        """Whether they are what the ports say; ``False`` of some that are right all the same.
+
+        Args:
+            found: Shapes and types of results.
+            shapes: The shapes of the whole model's inputs in this run.
+        """
+        if [(dtype, len(shape)) for shape, dtype in found] != self._kinds:
+            return False
+        size_of = self._due.sizes(shapes).get
+        sizes = itertools.compress(itertools.chain(*[shape for shape, _ in found]), self._told)
+        return [*sizes] == [size_of(dim, dim) for dim in self._dims]
 
 
 def _fault_of(tensor: Tensor) -> str:
