@@ -34,7 +34,7 @@ from partita.lowering.shapes.symbolic_size import Recording, Size, holds_sizes
 from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
 
 _INSTANCE_BYTES = 1 << 10
-"""About what Python keeps for an instance of which nobody has asked for a step."""
+"""About what Python keeps for an instance itself."""
 
 
 class RecordedProgram:
@@ -223,9 +223,8 @@ class Instance(Program):
 
     @property
     def kept_bytes(self) -> int:
-        """See :class:`Program`; more once somebody has asked for all of it."""
-        whole_bytes = 0 if self._whole is None else self._recorded.whole_bytes
-        return self._own_bytes + whole_bytes
+        """See :class:`Program`; with all that may be made of it later."""
+        return self._own_bytes + self._recorded.whole_bytes
 
     @property
     def is_direct(self) -> bool:
