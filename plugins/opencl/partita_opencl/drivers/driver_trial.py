@@ -25,6 +25,7 @@ from partita.system.threads.thread_limit import lacks_threads, more_threads
 from partita_opencl.drivers import (
     cuda_trial,
     driver_view,
+    early_processes,
     fork_server,
     processor_name,
     trial_seconds,
@@ -194,6 +195,7 @@ def driver_verdict(driver: Driver) -> Verdict:
         elif _lacks_linker(plain):  # a trial with another linker says more
             verdict = plain
     if verdict.reason:
+        early_processes.end(driver)
         level = logging.INFO if _lacks_linker(verdict) else logging.WARNING
         _log.log(level, "OpenCL driver '%s' is not loaded: %s", driver.name, verdict.reason)
     return verdicts.write(subject, marks, verdict) if lasts else verdict
@@ -215,6 +217,8 @@ def try_driver(driver: Driver, *, vectors: bool) -> tuple[Verdict, bool]:
                 if answer["stage"] in stages:  # what comes behind them the driver need not do
                     stages.remove(str(answer["stage"]))
                 facts.update(answer.get("facts", {}))
+                if answer["stage"] == "list" and facts.get("card_bytes"):
+                    early_processes.begin(driver, facts["versions"], facts["card_bytes"])
                 if any(_OF_CUDA in version for version in facts.get("versions", ())):
                     cuda_trial.begin(driver)  # beside this one
                 if answer.get("fault"):
@@ -262,7 +266,10 @@ def main(request: Json, answer: Answer) -> None:
     if not devices:
         fail("list", "it lists no device")
         return
-    answer({"stage": "list", "facts": {"versions": versions}})
+    cards = [d for d in devices.values() if d.type & cl.device_type.GPU]
+    all_cards = {"card_bytes": min(d.global_mem_size for d in cards)} if cards else {}
+    facts = {"versions": versions, **(all_cards if len(cards) == len(devices) else {})}
+    answer({"stage": "list", "facts": facts})
     key = _WITH_VECTORS if request["vectors"] else _PROGRAM
     fault = next(filter(None, (_fault(handle, key) for handle in devices.values())), "")
     if fault:

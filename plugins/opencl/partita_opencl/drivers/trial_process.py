@@ -32,7 +32,7 @@ from partita.system.threads import joint_work
 from partita.system.threads.thread_limit import is_thread_refused, more_threads
 from partita_opencl.drivers import fork_server
 from partita_opencl.drivers.fork_server import Forked
-from partita_opencl.drivers.silence_timer import SilenceTimer
+from partita_opencl.drivers.trial_seconds import SilenceTimer
 
 _log = logging.getLogger(__name__)
 

@@ -42,6 +42,7 @@ from partita.tensors.layout import MemoryLayout
 from partita_opencl.device.device import Device, find_device
 from partita_opencl.device.device_tensor import device_zeros
 from partita_opencl.device.host_buffers import copied_array
+from partita_opencl.drivers.program_cache import ProgramKey
 from partita_opencl.emitters.operator_table import TABLE, emitter_for, family_of
 from partita_opencl.launches.steps import Chain, Launch
 from partita_opencl.launches.work_sizes import Form, Tuning
@@ -67,6 +68,7 @@ from partita_opencl.trials.device_trials import DeviceTrials
 from partita_opencl.trials.failed_operations import keep_failures
 from partita_opencl.trials.kernel_trial import Fitness, fitness, mode_of, objections
 from partita_opencl.trials.matrix_unit_checks import Units
+from partita_opencl.trials.needed_parts import parts_for, parts_launched
 from partita_opencl.trials.rehearsal import LaunchError
 
 _log = logging.getLogger(__name__)
@@ -111,10 +113,15 @@ class OpenClModel(DeviceModel):
             halves = half or own_halves
             self._mode = mode_of(self.target, properties, graph)
             trials = DeviceTrials(self.target, properties)
-            tried = pool.submit(_tried, self.tuning, self.target) if halves or triples else None
+            bfloats = precision in (Precision.BF16, Precision.BF16X3)
+            needed = parts_for(graph, self.target.limits, bfloat=bfloats)
+            tried = (
+                pool.submit(_tried, self.tuning, self.target, needed) if halves or triples else None
+            )
             reasons = expanded_refusals(graph, trials)
         if tried is not None:
             self.tuning, self.objection = tried.result()
+        self._tried_programs: set[ProgramKey] = set()
         if not halves or properties.PERF_COUNT:
             # Of a kernel that computes many operations, no clock shows how long each takes.
             self.tuning = replace(self.tuning, resident_groups=0)
@@ -268,15 +275,42 @@ class OpenClModel(DeviceModel):
                     if self.specializer is specializer and not self._step_back(failing):
                         self._refuse(error, failing)
                         raise
+            except _UnitsError as error:
+                with self._lock:
+                    if self.specializer is specializer:
+                        self.tuning, why = _without(self.tuning, error.wrong)
+                        self.objection = self.objection or why
+                        self._start_again()
 
     def _plan(self, program: Program) -> Plan:
         with self._lock:
             # A plan holds its program, so that no other program can have the same id.
             found = self.plans.get(id(program))
             if found is None:
-                found = Plan(program, self.target, self._weights)
+                further = self._trial_of_units(program)
+                found = Plan(program, self.target, self._weights, further)
                 self.plans.add(id(program), found)
             return found
+
+    def _trial_of_units(self, program: Program) -> Callable[[], None] | None:
+        """What has those units tried that a program's launches use, if some are not known."""
+        programs = {Plan.launch(step).program for step in program.steps} - self._tried_programs
+        used = [units for units, is_used in _used_units(self.tuning).items() if is_used]
+        if not programs or not used:
+            return None
+        needed = parts_launched(programs, self.target.limits)
+        wanted = {units: needed[units] for units in used if units in needed}
+        if not wanted:
+            self._tried_programs |= programs
+            return None
+
+        def trial() -> None:
+            wrong = objections(self.target, wanted)
+            if any(wrong.values()):
+                raise _UnitsError(wrong)
+            self._tried_programs |= programs
+
+        return trial
 
     def _no_plans(self) -> RecentlyUsed[int, Plan]:
         """What keeps plans of shapes seen before, by their programs."""
@@ -378,16 +412,47 @@ def _final(step: Step) -> Step:
     return replace(step, fn=replace(launch, product=None))
 
 
-def _tried(tuning: Tuning, device: Device) -> tuple[Tuning, str]:
-    """The tuning without those matrix units that do not compute rightly, and why they do not."""
-    there = {
+class _UnitsError(Exception):
+    """Units compute wrongly that a plan's launches use.
+
+    Attributes:
+        wrong: By the units what is wrong with them; empty for others.
+    """
+
+    def __init__(self, wrong: Mapping[Units, str]) -> None:
+        super().__init__("; ".join(filter(None, wrong.values())))
+        self.wrong = wrong
+
+
+def _tried(tuning: Tuning, device: Device, parts: Sequence[int]) -> tuple[Tuning, str]:
+    """The tuning without those units that do not compute rightly, and why they do not.
+
+    Matrix units are tried now, as fusion depends on them; of the others it is what is known so far,
+    as each launch tries those that it uses.
+
+    Args:
+        tuning: With all that the device has.
+        device: The device.
+        parts: Of the trial of matrix units those that are needed.
+    """
+    used = [units for units, is_used in _used_units(tuning).items() if is_used]
+    wanted = {units: parts if units is Units.MATRIX else () for units in used}
+    return _without(tuning, objections(device, wanted))
+
+
+def _used_units(tuning: Tuning) -> dict[Units, bool]:
+    """Which units launches may use."""
+    return {
         Units.MATRIX: tuning.matrix_units,
         Units.WARPGROUP: tuning.matrix_units and tuning.warpgroups,
         Units.COPY_ENGINE: tuning.matrix_units and tuning.warpgroups and tuning.copy_engine,
         Units.RESIDENT: tuning.matrix_units and tuning.resident_groups > 0,
     }
-    wrong = objections(device, [units for units, used in there.items() if used])
-    good = {units for units, used in there.items() if used and not wrong[units]}
+
+
+def _without(tuning: Tuning, wrong: Mapping[Units, str]) -> tuple[Tuning, str]:
+    """The tuning without units with which something is wrong, and what that is."""
+    good = {units for units, used in _used_units(tuning).items() if used and not wrong.get(units)}
     matrix = Units.MATRIX in good
     warpgroups = matrix and Units.WARPGROUP in good
     tuning = replace(

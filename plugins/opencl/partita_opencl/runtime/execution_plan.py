@@ -5,7 +5,7 @@ Shared by all requests; what belongs to one request is in ``bound_plan.py``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -136,6 +136,7 @@ class Plan:
         program: The toolkit's program.
         device: What its kernels are made for.
         weights: The compiled model's constants.
+        further: Has something else tried beside the launches, if anything.
 
     Raises:
         LaunchError: The driver fails at a kernel.
@@ -153,7 +154,13 @@ class Plan:
         programs: The compiled OpenCL programs by key.
     """
 
-    def __init__(self, program: Program, device: Device, weights: Constants) -> None:
+    def __init__(
+        self,
+        program: Program,
+        device: Device,
+        weights: Constants,
+        further: Callable[[], None] | None = None,
+    ) -> None:
         self.program = program
         self.steps = program.steps
         limits = device.limits
@@ -168,7 +175,7 @@ class Plan:
             )
         self.constants = Constants(device, weights)
         before = weights.nbytes
-        with rehearsal.beside(device, self.steps, self._most_bytes):
+        with rehearsal.beside(device, self.steps, self._most_bytes, further):
             self._upload()
         if weights.nbytes > before:  # the host held, beside them, what they were made of
             give_back_all()

@@ -9,8 +9,8 @@ is kept of operations whose shapes are not known before a model runs.
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -19,7 +19,6 @@ from partita_opencl.device.device import Device
 from partita_opencl.drivers import driver_trial, verdicts
 from partita_opencl.drivers.verdicts import Verdict
 from partita_opencl.trials.kernel_trial import Mode, source_digest
-from partita_opencl.trials.neighbourhood import neighbourhoods, nodes_between
 from partita_opencl.trials.rehearsal import Failure
 
 MOST = 1000
@@ -71,8 +70,8 @@ def _key(graph: Graph, members: Sequence[Node]) -> str:
 
     Empty if shapes are open, or if nothing says where the operations stand.
     """
-    others = nodes_between(graph, members)
-    if len(neighbourhoods([*members, *others])) != 1:
+    others = _nodes_between(graph, members)
+    if len(_neighbourhoods([*members, *others])) != 1:
         return ""
     parts = [sorted(map(operation_digest, nodes)) for nodes in (members, others)]
     return _BESIDE.join(map(" ".join, parts)) if all(map(all, parts)) else ""
@@ -82,7 +81,7 @@ def _refused(key: str, digests: Mapping[Node, str]) -> Iterator[Node]:
     """The operations that a kept failure is of, wherever all of them stand side by side."""
     members, _, others = key.partition(_BESIDE)
     needed = Counter(members.split()) + Counter(others.split())
-    for group in neighbourhoods([node for node, digest in digests.items() if digest in needed]):
+    for group in _neighbourhoods([node for node, digest in digests.items() if digest in needed]):
         if needed <= Counter(digests[node] for node in group):
             yield from (node for node in group if digests[node] in members.split())
 
@@ -130,3 +129,53 @@ def _subject(device: Device, mode: Mode) -> tuple[str, list[str]]:
     """What the kept failures are of, and everything that they depend on."""
     marks = [device.identity, *device.driver.marks(), repr(mode), source_digest()]
     return f"operations of OPENCL ({device.handle.name.strip()})", marks
+
+
+def _neighbourhoods(nodes: Sequence[Node]) -> list[list[Node]]:
+    """Nodes in groups: each node reads what another one of its group writes or reads.
+
+    Constants do not count: nodes far from one another may read the same.
+    """
+    touching: dict[Value, list[Node]] = defaultdict(list)
+    for node in nodes:
+        for value in _computed(node):
+            touching[value].append(node)
+    groups: list[list[Node]] = []
+    seen: set[Node] = set()
+    for first in nodes:
+        group, left = [], [first]
+        while left:
+            node = left.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            group.append(node)
+            for value in _computed(node):
+                left += touching.pop(value, ())
+        if group:
+            groups.append(group)
+    return groups
+
+
+def _nodes_between(graph: Graph, members: Collection[Node]) -> list[Node]:
+    """The other nodes of a graph on ways from one member to another."""
+    below: set[Value | None] = set()
+    after: set[Node] = set()
+    for node in graph.nodes:
+        if not below.isdisjoint(node.reads()):
+            after.add(node)
+        if node in after or node in members:
+            below.update(node.outputs)
+    above: set[Value | None] = set()
+    found: list[Node] = []
+    for node in reversed(graph.nodes):
+        if node in members or not above.isdisjoint(node.outputs):
+            above.update(node.reads())
+            found.append(node)
+    return [node for node in found[::-1] if node in after and node not in members]
+
+
+def _computed(node: Node) -> set[Value]:
+    """What a node reads and writes, but for constants."""
+    values = (*node.reads(), *node.outputs)
+    return {value for value in values if value is not None and value.const is None}

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -118,8 +118,8 @@ under_trial: _Task | None = None
 _known: dict[tuple[str, Mode, str], Fitness] = {}
 _lock = InterruptSafeLock()
 
-_objections: dict[tuple[str, Units], str] = {}
-"""Why a device's units are not used, for those that have been tried."""
+_objections: dict[tuple[str, Units, int], str] = {}
+"""What was wrong in parts of trials of a device's units; empty for those that passed."""
 _units_lock = InterruptSafeLock()
 
 
@@ -301,30 +301,43 @@ def _asked(device: Device, process: TrialProcess, mode: Mode, task: _Task) -> tu
     return Verdict(fault, {"hangs": process.hangs}), not process.is_transient
 
 
-def objections(device: Device, wanted: Sequence[Units]) -> dict[Units, str]:
+def objections(device: Device, wanted: Mapping[Units, Iterable[int]]) -> dict[Units, str]:
     """Why each of some units is not used; empty if it is. What was not tried is tried now.
 
     The parts of all trials are shared by processes. What a trial said against units is told once
-    in the log.
+    in the log. Units that failed at one part are used for nothing in this process.
+
+    Args:
+        device: The device.
+        wanted: By the units the parts of their trial that are needed: see
+            ``needed_parts.py``. Of those without parts it is what is known.
     """
     if under_trial is not None:
         return dict.fromkeys(wanted, "" if under_trial.family in list(Units) else _UNTRIED)
     with _units_lock:
-        new = [units for units in wanted if (device.id, units) not in _objections]
         tasks = [  # the largest tiles first, which take longest
             _Task(units, Form.USUAL, part)
-            for units in reversed(new)
-            for part in reversed(range(matrix_unit_checks.parts(units, device.limits)))
+            for units in reversed(list(wanted))
+            for part in sorted(wanted[units], reverse=True)
+            if (device.id, units, part) not in _objections
         ]
         mode = Mode(local_tiles=True, precision=Precision.F16)
-        verdicts_on = _verdicts(device, mode, tasks)
-        for units in new:
-            reasons = (verdicts_on[task].reason for task in tasks if task.family == units)
-            reason = _objections[device.id, units] = next(filter(None, reasons), "")
-            if reason:
+        found = _verdicts(device, mode, tasks) if tasks else {}
+        before = {units: _objection(device, units) for units in wanted}
+        for task, verdict in found.items():
+            _objections[device.id, Units(task.family), task.part or 0] = verdict.reason
+        reasons = {units: _objection(device, units) for units in wanted}
+        for units, reason in reasons.items():
+            if reason and not before[units]:
                 text = "Device 'OPENCL.%s' computes without its %s: %s"
                 _log.warning(text, device.id, units, reason)
-        return {units: _objections[device.id, units] for units in wanted}
+        return reasons
+
+
+def _objection(device: Device, units: Units) -> str:
+    """What is known to be wrong with units; empty if nothing."""
+    of_units = (r for (name, one, _), r in _objections.items() if (name, one) == (device.id, units))
+    return next(filter(None, of_units), "")
 
 
 def perform(device: Device, request: Json, answer: Answer) -> None:

@@ -11,7 +11,7 @@ import enum
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -52,9 +52,35 @@ class Units(enum.StrEnum):
     RESIDENT = "groups that wait for one another"
 
 
+class Use(enum.Enum):
+    """What only some graphs, or some launches, do with units."""
+
+    BFLOAT = enum.auto()
+    NORMALIZED = enum.auto()
+    ATTENTION = enum.auto()
+    PROMPTS = enum.auto()
+    RECURRENT = enum.auto()
+    BLOCKS = enum.auto()
+    RUNS = enum.auto()
+
+
+class Part(NamedTuple):
+    """A part of a trial.
+
+    Attributes:
+        fault: What is wrong, on a device of an id; empty if nothing is.
+        use: What it tries alone; ``None`` for what all do.
+        tile: The tile that it tries, if it tries one.
+    """
+
+    fault: Callable[[str], str]
+    use: Use | None = None
+    tile: product_tiles.StreamTile | None = None
+
+
 def parts(units: Units, limits: Limits) -> int:
     """In how many parts some units are tried, so that processes can share them."""
-    return len(_parts(units, limits))
+    return len(trial_parts(units, limits))
 
 
 def fault(device_id: str, units: Units, part: int) -> str:
@@ -69,20 +95,27 @@ def fault(device_id: str, units: Units, part: int) -> str:
     """
     tiles = product_tiles.STREAM_TILES
     try:
-        return _parts(units, find_device(device_id).limits)[part](device_id)
+        return trial_parts(units, find_device(device_id).limits)[part].fault(device_id)
     finally:
         product_tiles.STREAM_TILES = tiles
 
 
-def _parts(units: Units, limits: Limits) -> list[Callable[[str], str]]:
+def trial_parts(units: Units, limits: Limits) -> list[Part]:
     """A trial's parts: products by a tile each, and what else there is to try."""
     tiles = product_tiles.STREAM_TILES
     match units:
         case Units.RESIDENT:
-            return [_run_fault, _block_run_fault, partial(_recurrent_fault, 256)]
+            return [
+                Part(_run_fault, Use.RUNS),
+                Part(_block_run_fault, Use.BLOCKS),
+                Part(partial(_recurrent_fault, 256), Use.RECURRENT),
+            ]
         case Units.COPY_ENGINE:
             bulk = [tile for tile in tiles if tile.bulk]
-            return [*(partial(_copy_engine_fault, tile) for tile in bulk), _tiles_fault]
+            return [
+                *(Part(partial(_copy_engine_fault, tile), None, tile) for tile in bulk),
+                Part(_tiles_fault, Use.BLOCKS),
+            ]
         case Units.WARPGROUP:
             wide = [tile for tile in tiles if tile.warpgroup and not tile.bulk]
             return [part for tile in wide for part in _products(tile)]
@@ -91,14 +124,18 @@ def _parts(units: Units, limits: Limits) -> list[Callable[[str], str]]:
             if limits.is_cpu:
                 del narrow[1:]  # tests only: it takes another one
             mixed = [
-                partial(_product_fault, narrow[0], *shape, constant=False) for shape in _SHAPES
+                Part(partial(_product_fault, narrow[0], *shape, constant=False))
+                for shape in _SHAPES
             ]
             return [
                 *mixed,
-                *(part for tile in narrow for part in _products(tile)),
-                _attention_fault,
-                _prompt_fault,
-                partial(_recurrent_fault, 40),
+                # Residuals, results of float32 and odd rows are tried by the first tile at least.
+                _products(narrow[0])[0]._replace(use=None),
+                *_products(narrow[0])[1:],
+                *(part for tile in narrow[1:] for part in _products(tile)),
+                Part(_attention_fault, Use.ATTENTION),
+                Part(_prompt_fault, Use.PROMPTS),
+                Part(partial(_recurrent_fault, 40), Use.RECURRENT),
             ]
 
 
@@ -132,12 +169,13 @@ def _recurrent_fault(hidden: int, device_id: str) -> str:
     return "" if error < _TOLERANCE else f"an LSTM of {hidden} elements is off by {error:.2g}"
 
 
-def _products(tile: product_tiles.StreamTile) -> list[Callable[[str], str]]:
+def _products(tile: product_tiles.StreamTile) -> list[Part]:
     """The parts that try a tile: the shapes take it whole, in part, and with sums cut in parts."""
+    bfloat = partial(_product_fault, tile, *_SHAPES[0], precision="bf16")
     return [
-        partial(_normalized_fault, tile),
-        *(partial(_product_fault, tile, *shape) for shape in _SHAPES),
-        partial(_product_fault, tile, *_SHAPES[0], precision="bf16"),
+        Part(partial(_normalized_fault, tile), Use.NORMALIZED, tile),
+        *(Part(partial(_product_fault, tile, *shape), None, tile) for shape in _SHAPES),
+        Part(bfloat, Use.BFLOAT, tile),
     ]
 
 

@@ -93,7 +93,12 @@ def _require(device: Device, steps: Sequence[Step], digests: Sequence[str]) -> N
 
 
 @contextlib.contextmanager
-def beside(device: Device, steps: Sequence[Step], nbytes: Callable[[], int]) -> Iterator[None]:
+def beside(
+    device: Device,
+    steps: Sequence[Step],
+    nbytes: Callable[[], int],
+    further: Callable[[], None] | None = None,
+) -> Iterator[None]:
     """Has launches made, as :func:`require`, while the block runs; before it without the room.
 
     Those that were all made before are asked for nothing else, as those of a new shape are.
@@ -102,6 +107,7 @@ def beside(device: Device, steps: Sequence[Step], nbytes: Callable[[], int]) -> 
         device: The device.
         steps: The launches with their arguments.
         nbytes: Tells what of the device's memory the block may take; it makes no launch.
+        further: Has something else tried at the same time; may raise.
 
     Raises:
         LaunchError: Some fail, or no process can be started to make them.
@@ -110,15 +116,20 @@ def beside(device: Device, steps: Sequence[Step], nbytes: Callable[[], int]) -> 
         yield
         return
     digests = [_digest(step) for step in steps]
-    is_known = stage_of(device.id).has_all(digests)
+    is_known = further is None and stage_of(device.id).has_all(digests)
+    trials: list[Callable[[], None]] = [functools.partial(_require, device, steps, digests)]
+    if further is not None:
+        trials.append(further)
     if is_known or not standing_processes.has_room(device, nbytes()):
-        _require(device, steps, digests)
+        for trial in trials:
+            trial()
         yield
         return
-    with joint_work.workers(1) as pool:
-        rehearsed = pool.submit(_require, device, steps, digests)
+    with joint_work.workers(len(trials)) as pool:
+        tried = [pool.submit(trial) for trial in trials]
         yield
-        rehearsed.result()
+        for one in reversed(tried):
+            one.result()
 
 
 _stages: dict[str, _Stage] = {}

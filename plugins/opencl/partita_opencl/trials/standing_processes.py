@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import os
 import threading
 from collections import Counter
@@ -21,8 +22,9 @@ from partita.system.threads import joint_work
 from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
 from partita.system.threads.joint_work import JointWork
 from partita.system.threads.thread_limit import more_threads
-from partita_opencl.device.device import Device
-from partita_opencl.drivers import driver_trial, fork_server
+from partita_opencl.device.device import Device, search_devices
+from partita_opencl.drivers import driver_trial, early_processes, fork_server
+from partita_opencl.drivers.early_processes import PROCESS_BYTES
 from partita_opencl.drivers.trial_process import WORKER, Json, TrialProcess
 
 SECONDS = 120.0
@@ -52,13 +54,11 @@ _OF_PROCESS = 3
 """Trials of a graphics card for which another process is opened: that takes as long as three."""
 
 _MOST = 16
-_PROCESS_BYTES = 2**31
-"""What a process that opens a graphics card takes of its memory, at most."""
 
 
 def has_room(device: Device, nbytes: int) -> bool:
     """Whether so many bytes of a device leave as much as processes take that try something."""
-    return nbytes + _most(device) * _PROCESS_BYTES <= device.limits.memory_bytes
+    return nbytes + _most(device) * PROCESS_BYTES <= device.limits.memory_bytes
 
 
 class NoProcessError(Exception):
@@ -66,11 +66,49 @@ class NoProcessError(Exception):
 
 
 def best_count(device: Device, trials: int) -> int:
-    """How many processes should share trials."""
+    """How many processes should share trials: all that are there, and others if trials are many."""
     if trials <= _FEW:
         return 1
-    wanted = trials if device.limits.is_cpu else max(2, trials // _OF_PROCESS)
-    return min(wanted, _most(device))
+    if device.limits.is_cpu:
+        return min(trials, _most(device))
+    _take_over(device)
+    with _lock:
+        there = _count(os.getpid(), device.id)
+    return min(trials, max(2, trials // _OF_PROCESS, there), _most(device))
+
+
+def _count(pid: int, device_id: str) -> int:
+    """Processes that are there, at work or on their way; to be called with the lock held."""
+    key = pid, device_id
+    idle = sum((pid, name) == key for pid, name, _ in _idle)
+    return idle + _opening[key] + max(0, _seated[key] - _waiting[key])
+
+
+def _take_over(device: Device) -> None:
+    """Takes the processes that were begun beside the driver's trial, if they open this device."""
+    of_driver = (one for one in search_devices()[0] if one.driver == device.driver)
+    if device is not next(of_driver, None):
+        return
+    key = os.getpid(), device.id
+
+    def expect(count: int) -> None:
+        with _lock:
+            _opening[key] += count
+
+    early_processes.hand_over(device.driver, expect, functools.partial(_arrive, key))
+
+
+def _arrive(key: tuple[int, str], process: TrialProcess | None) -> None:
+    """Keeps a process that was on its way for who needs one, unless all were ended meanwhile."""
+    with _lock:
+        if key in _opening:
+            _opening[key] = max(0, _opening[key] - 1)
+            if process is not None:
+                _idle.append((*key, process))
+                process = None
+        _changed.notify_all()
+    if process is not None:
+        process.close()
 
 
 def _most(device: Device) -> int:
@@ -80,7 +118,7 @@ def _most(device: Device) -> int:
     """
     if device.limits.is_cpu:
         return min(2, usable_processors())
-    room = device.limits.memory_bytes // _PROCESS_BYTES
+    room = device.limits.memory_bytes // PROCESS_BYTES
     return max(1, min(usable_processors(), room, _MOST))
 
 
@@ -126,6 +164,7 @@ def lend(device: Device) -> TrialProcess:
     Raises:
         NoProcessError: None can be started.
     """
+    _take_over(device)
     while (process := _take(device)) is not None:
         process.ask({})  # so that it does not end meanwhile
         if next_answer(process) is not None:
@@ -166,11 +205,10 @@ def answers(process: TrialProcess) -> Iterator[Json]:
 
 def open_ahead(device: Device, count: int) -> None:
     """Begins to open processes, until so many are there or at work."""
+    _take_over(device)
     key = os.getpid(), device.id
     with _lock:
-        idle = sum((pid, name) == key for pid, name, _ in _idle)
-        at_work = max(0, _seated[key] - _waiting[key])
-        count -= at_work + _opening[key] + idle
+        count -= _count(*key)
         if count <= 0:
             return
         _opening[key] += count
@@ -186,15 +224,7 @@ def _open_for_later(device: Device, key: tuple[int, str], work: JointWork) -> No
         with contextlib.suppress(NoProcessError, KeyboardInterrupt):
             process = open_process(device)
     finally:
-        with _lock:
-            if key in _opening:
-                _opening[key] = max(0, _opening[key] - 1)
-                if process is not None:
-                    _idle.append((*key, process))
-                    process = None
-            _changed.notify_all()
-    if process is not None:
-        process.close()
+        _arrive(key, process)
 
 
 def open_process(device: Device) -> TrialProcess:
@@ -227,6 +257,7 @@ def take_back(device: Device, process: TrialProcess) -> None:
 def end_all() -> None:
     """Ends the processes that wait, and those that are on their way when they arrive."""
     global _ahead
+    early_processes.end_all()
     with _lock:
         own = [process for pid, _, process in _idle if pid == os.getpid()]
         _idle.clear()

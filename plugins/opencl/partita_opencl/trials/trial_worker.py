@@ -53,8 +53,8 @@ def main(request: Json, answer: Answer) -> None:
     if _State.device is None:
         driver_trial.adopt(request["drivers"])
         _State.device = find_device(request["device"])
-        answer({"ready": True})
         _warm_up(_State.device)
+        answer({"ready": True})
     elif "task" in request:
         kernel_trial.perform(_State.device, request, answer)
     elif "launches" in request:

@@ -330,7 +330,7 @@ def test_batches_of_trials_at_the_same_time_have_the_processes_of_one(scripted, 
 
     monkeypatch.setattr(Scripted, "answers", counted)
     with ThreadPoolExecutor(1) as pool:
-        units = pool.submit(kernel_trial.objections, device, [Units.MATRIX])
+        units = pool.submit(kernel_trial.objections, device, {Units.MATRIX: range(parts)})
         found = kernel_trial.fitness(device, REGISTERS, families)
     assert found == dict.fromkeys(families, Fitness())
     assert units.result() == {Units.MATRIX: ""}

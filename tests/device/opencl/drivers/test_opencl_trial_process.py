@@ -20,8 +20,8 @@ import pytest
 from partita.system import memory_limits
 from partita.system.threads import joint_work
 from partita_opencl.drivers import fork_server, trial_process
-from partita_opencl.drivers.silence_timer import LONGEST, SilenceTimer
 from partita_opencl.drivers.trial_process import TrialProcess
+from partita_opencl.drivers.trial_seconds import LONGEST, SilenceTimer
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="parents and limits are POSIX's")
 

@@ -329,10 +329,10 @@ def untried(monkeypatch, tmp_path):
 @pytest.mark.usefixtures("untried")
 def test_the_trial_passes_in_a_process_of_its_own_and_is_remembered(monkeypatch):
     device = find_device("")
-    assert kernel_trial.objections(device, [Units.MATRIX]) == {Units.MATRIX: ""}
+    assert kernel_trial.objections(device, {Units.MATRIX: [0]}) == {Units.MATRIX: ""}
     kernel_trial.forget()
     monkeypatch.setattr(standing_processes, "lend", None)  # a second trial would fail
-    assert kernel_trial.objections(device, [Units.MATRIX]) == {Units.MATRIX: ""}
+    assert kernel_trial.objections(device, {Units.MATRIX: [0]}) == {Units.MATRIX: ""}
 
 
 @pytest.fixture
@@ -362,13 +362,13 @@ def failing_trial(monkeypatch):
 )
 def test_how_a_trial_fails_is_told(failing_trial, code, reason):
     with failing_trial(code):
-        assert reason in kernel_trial.objections(find_device(""), [Units.MATRIX])[Units.MATRIX]
+        assert reason in kernel_trial.objections(find_device(""), {Units.MATRIX: [0]})[Units.MATRIX]
 
 
 @pytest.mark.usefixtures("untried")
 def test_a_trial_that_fails_costs_the_matrix_units_only(failing_trial):
     with failing_trial("import os; os.abort()"):
-        kernel_trial.objections(find_device(""), [Units.MATRIX])
+        kernel_trial.objections(find_device(""), {Units.MATRIX: [0]})
     model, feeds = residual_network()
     built = compiled(model, INFERENCE_PRECISION_HINT="f16", TILING="LOCAL")
     assert not built.device_model.tuning.matrix_units
