@@ -14,6 +14,7 @@ from partita.errors import ModelFormatError, PartitaError
 from partita.frontends.onnx.constant_nodes import lift_constants
 from partita.frontends.onnx.function_inlining import inline_functions
 from partita.frontends.onnx.malformed import described
+from partita.frontends.output_values import separate_outputs
 from partita.model.inference.shape_inference import forget_meaningless_dims, infer_shapes
 from partita.model.model import Model
 from partita.model.operator_checks import check_attributes, check_domains, check_inputs
@@ -51,6 +52,8 @@ def tidied(
     try:
         written = {} if proto is None else _written_as(ir_model, proto)
         check_attributes(ir_model)
+        if all(value.name for value in ir_model.graph.outputs):  # others are refused below
+            separate_outputs(ir_model.graph)
         if tidy:
             _simplify(ir_model)
         nodes, inner = operations(ir_model.graph)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from partita.errors import ModelError, ModelFormatError, first_cause
+from partita.frontends.output_values import separate_outputs
 from partita.frontends.torch.example_inputs import Examples
 from partita.frontends.torch.module_paths import keep_module_paths
 
@@ -90,7 +91,7 @@ def export_module(module: Any, examples: Examples, verbose: bool = False) -> Exp
     model: ir.Model = program.model
     returned = _returned(program.exported_program)
     _name_outputs(model.graph, program.exported_program, returned)
-    _part_outputs(model.graph)
+    separate_outputs(model.graph, sources=True)  # a module may return one tensor twice
     keep_module_paths(model)
     _share_weights(model)
     model.graph.name = type(module).__name__
@@ -157,21 +158,6 @@ def _name_outputs(graph: ir.Graph, exported: Any, returned: Sequence[Any]) -> No
         if name is not None and name not in taken and value.producer() is not None:
             value.name = name
             taken.add(name)
-
-
-def _part_outputs(graph: ir.Graph) -> None:
-    """Gives every output a value of its own: a module may return one tensor twice."""
-    import onnx_ir as ir
-
-    seen: set[ir.Value] = set()
-    for place, value in enumerate(graph.outputs):
-        if value in seen or value.producer() is None:
-            node = ir.node("Identity", [value], name=f"{value.name}/output_{place}")
-            copy = node.outputs[0]
-            copy.name, copy.type, copy.shape = f"{value.name}/{place}", value.type, value.shape
-            graph.append(node)
-            graph.outputs[place] = copy
-        seen.add(value)
 
 
 def _dotted(keys: Sequence[Any]) -> str | None:
