@@ -72,6 +72,11 @@ def test_a_class_of_shapes_is_bound_to_memory_once(monkeypatch):
             np.testing.assert_array_equal(request.infer([x])["y"], chain(x))
         assert len(made) <= most
         made.clear()
+    for x in (arrays[1], arrays[1]):  # the second run binds a call, which takes over what ran
+        np.testing.assert_array_equal(request.infer([x])["y"], chain(x))
+    assert not made
+    for x in (arrays[1], arrays[2], arrays[1], arrays[0], arrays[1]):
+        np.testing.assert_array_equal(request.infer([x])["y"], chain(x))
 
 
 def test_all_shapes_work_in_one_block_that_grows():

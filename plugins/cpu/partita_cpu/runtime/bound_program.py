@@ -381,7 +381,7 @@ def uncopied(arrays: Sequence[Array]) -> list[Array] | None:
     """Arrays as kernels take them; ``None`` if one would have to be copied."""
     taken = [plain(array) for array in arrays]
     pairs = zip(taken, arrays, strict=True)
-    return taken if all(new.ctypes.data == old.ctypes.data for new, old in pairs) else None
+    return taken if all(data_address(new) == data_address(old) for new, old in pairs) else None
 
 
 def _kernels_of(program: Program) -> tuple[ExecutedStep, ...]:

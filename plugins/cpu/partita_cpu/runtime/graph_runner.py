@@ -190,14 +190,13 @@ class GraphRunner:
         program = self._specializer.program_for(arrays)
         if not program.is_direct:
             return None
-        self.bound_programs.discard(id(shared_by(program, self._team)))
-        self._last = None
-        arena = lent_arena(scratch, program.arena_bytes)
-        if arena is None:
-            arena = self._arena_for(program)
-        elif not len(self.bound_programs):
+        lent = lent_arena(scratch, program.arena_bytes)
+        arena = self._arena_for(program) if lent is None else lent
+        bound = self._taken_out(program)
+        if lent is not None and not len(self.bound_programs):
             self.close()
-        bound = self._new_bound(program, arena, MOST_KEPT_BYTES, None, None)
+        if bound is None or lent is not None:
+            bound = self._new_bound(program, arena, MOST_KEPT_BYTES, None, None)
         if not bound.bind(arrays, outputs):
             return None
         self._kernels = bound.explanation()
@@ -252,6 +251,21 @@ class GraphRunner:
             bound = self._new_bound(program, arena, most, self._cancellation, self._times)
             self.bound_programs.add(key, bound)
         elif bound.program is not program:
+            bound.load(program)
+        return bound
+
+    def _taken_out(self, program: Program) -> BoundProgram | None:
+        """The program as it last ran, bound to the arena: this runner does not run it any more.
+
+        ``None`` where it did not run, or Python makes calls that know this runner.
+        """
+        shared = shared_by(program, self._team)
+        bound = self.bound_programs.get(id(shared))
+        self.bound_programs.discard(id(shared))
+        self._last = None
+        if bound is None or shared is program:
+            return None
+        if bound.program is not program:
             bound.load(program)
         return bound
 
