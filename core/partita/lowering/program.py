@@ -283,6 +283,8 @@ class Program(abc.ABC):
         made: What the back-end made of the program with symbolic sizes, once for its class of
             shapes; ``None`` if the graph was emitted for these sizes.
         numbers: What the sizes come to then, by their places; int64.
+        facts: What the back-end tells of it once for all requests, which read it only; ``None``
+            until then.
     """
 
     __slots__ = ()
@@ -291,6 +293,7 @@ class Program(abc.ABC):
     ops: list[OpRecord]
     made: Any
     numbers: Array
+    facts: Any
 
     @property
     @abc.abstractmethod
@@ -369,7 +372,7 @@ class EmittedProgram(Program):
     """A program whose graph was emitted for its sizes; arguments are those of :class:`Program`."""
 
     __slots__ = (
-        *("__weakref__", "arena_bytes", "inputs", "kept_bytes", "made", "numbers"),
+        *("__weakref__", "arena_bytes", "facts", "inputs", "kept_bytes", "made", "numbers"),
         *("offsets", "ops", "outputs", "owned", "rest", "steps"),
     )
 
@@ -397,7 +400,7 @@ class EmittedProgram(Program):
         self.steps, self.ops, self.rest = steps, ops, rest
         self.offsets, self.arena_bytes = offsets, arena_bytes
         self.kept_bytes = kept_bytes
-        self.made, self.numbers = None, _NO_NUMBERS
+        self.made, self.numbers, self.facts = None, _NO_NUMBERS, None
 
 
 def bytes_of_calls(steps: Sequence[Step], ops: Sequence[OpRecord]) -> int:

@@ -171,7 +171,7 @@ class Instance(Program):
 
     __slots__ = (
         *("_numbers", "_own_bytes", "_recorded", "_whole"),
-        *("__weakref__", "arena_bytes", "made", "numbers", "ops"),
+        *("__weakref__", "arena_bytes", "facts", "made", "numbers", "ops"),
     )
 
     def __init__(self, recorded: RecordedProgram, numbers: Numbers, arena_bytes: int) -> None:
@@ -180,7 +180,7 @@ class Instance(Program):
         self._whole: EmittedProgram | None = None
         self.arena_bytes = arena_bytes
         self.made, self.ops = recorded.made, recorded.ops
-        self.numbers = numbers.integers
+        self.numbers, self.facts = numbers.integers, None
 
     @property
     def whole(self) -> EmittedProgram:

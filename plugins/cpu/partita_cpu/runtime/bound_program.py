@@ -12,7 +12,7 @@ import numpy as np
 
 from partita.contract.execution import ExecutedStep
 from partita.lowering import Array, GraphBody, Operand, OpRecord, Program, ProgramMaker
-from partita.lowering.program import Spec, Step, plain
+from partita.lowering.program import Step, plain
 from partita.tensors.array_state import data_address
 from partita_cpu.jit.kernel_wrappers import Checked
 from partita_cpu.runtime.call_layout import CallLayout, Place
@@ -70,16 +70,14 @@ class BoundProgram:
         self._make_runner = make_runner
         self._rest = rest
         self._results = results
-        self._version = -1  # of the memory that the buffers are in
+        self._version = -1  # of the memory that buffers are in
+        self._buffers_of: weakref.WeakKeyDictionary[Program, _Buffers]
+        self._buffers_of = weakref.WeakKeyDictionary()
         layout = self._layout = _layout_of(program, team)
         self._inputs: list[Array | None] = [None] * len(layout.inputs)
-        self._buffers: list[Array | None] = [None] * len(layout.outputs)  # taken when they serve
-        self._outputs: list[Array | None] = list(self._buffers)
-        self._none = tuple(self._buffers)
-        self._shaped: weakref.WeakKeyDictionary[Program, Sequence[Array | None]]
-        self._shaped = weakref.WeakKeyDictionary()  # the buffers as each program has them
+        self._outputs: list[Array | None] = [None] * len(layout.outputs)
         self._to_buffers = False  # whether steps write all outputs to where buffers are
-        self._memory = Memory(arena, self._buffers)
+        self._memory = Memory(arena)
         self._table: CallTable | None = None
         if team.pool is not None:
             self._table = CallTable(layout, team.pool, self._memory.start)
@@ -89,10 +87,9 @@ class BoundProgram:
     def load(self, program: Program) -> None:
         """Binds another program of the same class; see :func:`shared_by`."""
         self.program = program
-        self._memory.load(program)
         self._late_results: dict[Operand, Array] = {}
-        self._specs: Sequence[Spec | None] = ()  # of outputs, once somebody asks
-        self._buffers[:] = self._outputs[:] = self._none
+        self._take_buffers()
+        self._outputs[:] = [None] * len(self._outputs)
         if self._table is not None:
             self._table.load(program)
         self._calls: dict[int, Call] = {
@@ -102,9 +99,18 @@ class BoundProgram:
 
     def forget_results(self) -> None:
         """Holds no memory of results any longer; the next run takes it anew."""
-        self._shaped.clear()
-        self._buffers[:] = self._outputs[:] = self._none
+        self._buffers_of.clear()
+        self._take_buffers()
+        self._outputs[:] = [None] * len(self._outputs)
         self._to_buffers = False
+
+    def _take_buffers(self) -> None:
+        """Takes the buffers that the program had when it ran last, or none yet."""
+        buffers = self._buffers_of.get(self.program)
+        if buffers is None:
+            buffers = self._buffers_of[self.program] = _Buffers(len(self._outputs))
+        self._buffers = buffers
+        self._memory.load(self.program, buffers.arrays)
 
     @property
     def kept_bytes(self) -> int:
@@ -135,22 +141,21 @@ class BoundProgram:
             self._to_buffers = outputs is None
         self._make_calls()
         if outputs is None and self._layout.is_direct:
-            return list(self._buffers)  # type: ignore[arg-type]  # all have one
+            return list(self._buffers.arrays)  # type: ignore[arg-type]  # all have one
         return self._collect(outputs)
 
     def _has_buffers(self) -> bool:
         """Whether buffers, of other shapes perhaps, are where steps write outputs to."""
-        if self._version != self._results.version:
+        buffers, version = self._buffers, self._version
+        if version != self._results.version:
             return False
-        shaped = self._shaped.get(self.program)
-        if shaped is None:
-            owned = enumerate(self._layout.owned)
-            shaped = [self._buffer(index) if is_owned else None for index, is_owned in owned]
-            if self._version != self._results.version:
-                return False
-            self._shaped[self.program] = shaped
-        self._buffers[:] = self._outputs[:] = shaped
-        return True
+        if not buffers.is_whole:
+            for index, is_owned in enumerate(self._layout.owned):
+                if is_owned:
+                    self._buffer(index)
+            buffers.is_whole = True
+        self._outputs[:] = buffers.arrays
+        return version == self._results.version
 
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> bool:
         """Lets the calls read and write arrays; whether a run is then nothing but calls."""
@@ -219,16 +224,11 @@ class BoundProgram:
 
         ``None`` for an output that a run or the rest makes.
         """
-        taken = self._buffers[index]
-        if taken is None and (spec := self._spec(index)) is not None:
-            taken = self._buffers[index] = self._results.array(index, *spec)
+        buffers = self._buffers.arrays
+        taken, spec = buffers[index], self._layout.facts(self.program).results[index]
+        if taken is None and spec is not None:
+            taken = buffers[index] = self._results.array(index, *spec)
         return taken
-
-    def _spec(self, index: int) -> Spec | None:
-        """Shape and type of an output; ``None`` of one that a run or the rest makes."""
-        if not self._specs:
-            self._specs = self._layout.results(self.program)
-        return self._specs[index]
 
     def _call(self, step: Step, args: Sequence[Any]) -> Call:
         """A call of Python; one through the team or :meth:`_keep` has an argument in front."""
@@ -280,13 +280,13 @@ class BoundProgram:
         read = None if given is None else Spans(inputs)
         layout = self._layout
         if self._version != self._results.version:
-            self._shaped.clear()
-            self._buffers[:] = self._none
+            self.forget_results()
+        specs = layout.facts(self.program).results
         for index, places in enumerate(layout.outputs):
             if not layout.owned[index]:
                 continue
             array = None
-            spec = self._spec(index) if given is not None and places else None
+            spec = specs[index] if given is not None and places else None
             if given is not None and read is not None and spec is not None:
                 target = given[index]
                 source = self._in_place.get(index)
@@ -298,7 +298,10 @@ class BoundProgram:
             if array is not None and array is not self._outputs[index]:
                 self._outputs[index] = array
                 self._place(array, layout.output_words[index], places)
-        self._version = self._results.version
+        if self._version != self._results.version:  # what other programs have lies elsewhere
+            self._version = self._results.version
+            self._buffers_of.clear()
+            self._buffers_of[self.program] = self._buffers
 
     def _collect(self, given: Sequence[Array | None] | None) -> list[Array]:
         program = self.program
@@ -352,6 +355,24 @@ class BoundProgram:
             else:
                 self._table.run_one(number, self._calls, self._explain_failure)
             times.append((step.op, clock() - start, cpu_clock() - cpu_start))
+
+
+class _Buffers:
+    """The runner's memory of outputs as one program has it.
+
+    Args:
+        count: How many outputs there are.
+
+    Attributes:
+        arrays: By output the array, once one is needed.
+        is_whole: Whether there is one for each output that steps make.
+    """
+
+    __slots__ = ("arrays", "is_whole")
+
+    def __init__(self, count: int) -> None:
+        self.arrays: list[Array | None] = [None] * count
+        self.is_whole = False
 
 
 def shared_by(program: Program, team: Team) -> object:

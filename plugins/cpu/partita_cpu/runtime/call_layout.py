@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -36,6 +36,19 @@ from partita_cpu.threads.thread_pool import ROW
 
 Place = tuple[int, int]
 """Number of a step, and of one of its arguments."""
+
+
+class Facts(NamedTuple):
+    """What is told of a program once, for all requests.
+
+    Attributes:
+        results: Shape and type of each output; ``None`` where only the run tells.
+        addresses: Words of the calls' memory, and what they hold: addresses of what was computed of
+            sizes.
+    """
+
+    results: Sequence[Spec | None]
+    addresses: Sequence[tuple[int, int]]
 
 
 class CallLayout:
@@ -118,16 +131,21 @@ class CallLayout:
         if program.made is not self:
             return
         fill(program.numbers)
-        for word, (number, position) in self._computed:
-            words[word] = data_address(program.elements(number, position))
+        for word, address in self.facts(program).addresses:
+            words[word] = address
 
-    def results(self, program: Program) -> list[Spec | None]:
-        """Shape and type of each output of a program; ``None`` where only the run tells.
+    def facts(self, program: Program) -> Facts:
+        """What is told of a program once.
 
         Args:
             program: The program, or one that was recorded with it.
         """
-        return self._results.of(program)
+        facts: Facts | None = program.facts
+        if facts is None:
+            found = ((word, program.elements(*place)) for word, place in self._computed)
+            addresses = [(word, data_address(elements)) for word, elements in found]
+            facts = program.facts = Facts(self._results.of(program), addresses)
+        return facts
 
     def _find_places(self, program: Program) -> None:
         """Notes which arguments lie in inputs and outputs."""

@@ -20,20 +20,23 @@ class Memory:
 
     Args:
         arena: At least as many bytes as its intermediate tensors take.
-        buffers: What its outputs are made in.
 
     Attributes:
         start: The address of the arena.
     """
 
-    def __init__(self, arena: Array, buffers: Sequence[Array | None]) -> None:
+    def __init__(self, arena: Array) -> None:
         self._arena = arena
-        self._buffers = buffers
         self.start = data_address(arena)
 
-    def load(self, program: Program) -> None:
-        """Has the memory hold the tensors of a program."""
-        self._program = program
+    def load(self, program: Program, buffers: Sequence[Array | None]) -> None:
+        """Has the memory hold the tensors of a program.
+
+        Args:
+            program: The program.
+            buffers: What its outputs are made in.
+        """
+        self._program, self._buffers = program, buffers
         self._arrays: dict[Operand, Array] = {}
 
     def array(self, operand: Operand) -> Array:
