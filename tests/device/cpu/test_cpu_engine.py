@@ -79,6 +79,23 @@ def test_a_class_of_shapes_is_bound_to_memory_once(monkeypatch):
         np.testing.assert_array_equal(request.infer([x])["y"], chain(x))
 
 
+def test_results_of_one_size_are_read_by_the_next_ones():
+    """What a class of shapes writes, in memory of the runner, is an input of its next program."""
+    request = compiled(
+        """g (float[P, 4] past, float[1, 4] x) => (float[Q, 4] now, float[Q, 4] y) {
+            now = Concat<axis = 0>(past, x) y = Neg(now)
+        }"""
+    ).create_infer_request()
+    for first in (3, 1, 3):  # sizes that come again, too
+        past = wanted = floats(first, 4)
+        for _ in range(40):
+            x = floats(1, 4)
+            found = request.infer({"past": past, "x": x}, share_outputs=True)
+            past, wanted = found["now"], np.concatenate([wanted, x])
+            np.testing.assert_array_equal(past, wanted)
+            np.testing.assert_array_equal(found["y"], -wanted)
+
+
 def test_all_shapes_work_in_one_block_that_grows():
     model = compiled(CHAIN).device_model
     runner = GraphRunner(model.specializer, Team(1))
