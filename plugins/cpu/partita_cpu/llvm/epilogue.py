@@ -42,6 +42,11 @@ class Finish:
         self._vectors = vectors
         self._vector = f"<{lanes} x float>"
         self._bytes = (2 if half else 4) * lanes
+        self._y, self._residual = "%y", "%residual"
+
+    def goes_to(self, y: str, residual: str) -> None:
+        """Where rows go and what is added to them, if not to the parameters of these names."""
+        self._y, self._residual = y, residual
 
     def fetch(self, rows: int) -> None:
         """Asks for the lines that the tile ends in, and for those of the residual, if they exist.
@@ -56,7 +61,7 @@ class Finish:
                 f.do(prefetch(f.at(at[0], line), 3))
             return [f.at(at[0], "%ldy")]
 
-        for pointer in ("%y", "%residual"):
+        for pointer in (self._y, self._residual):
             present = f.let(f"icmp ne ptr {pointer}, null")
             count = f.let(f"select i1 {present}, i64 {rows}, i64 0")
             f.loop(count, [("ptr", pointer)], row)
@@ -69,12 +74,12 @@ class Finish:
             bias = self._bias(i)
             for place in range(i, len(sums), across):
                 sums[place] = f.let(f"fadd {v} {sums[place]}, {bias}")
-        present = f.let("icmp ne ptr %residual, null")
+        present = f.let(f"icmp ne ptr {self._residual}, null")
         sums = self._maybe(present, sums, self._add_residuals)
         sums = self._maybe(self._has_bounds(), sums, self._bounded)
         sums = gated(f, self._lanes, sums)
         masks = self._masks()
-        to = "%y"
+        to = self._y
         for row in range(len(sums) // across):
             to = f.at(to, "%ldy") if row else to
             self._store(sums[across * row : across * (row + 1)], to, masks)
@@ -191,7 +196,7 @@ class Finish:
         return f.loop(rounds, carried, lambda _, inner: change(inner))
 
     def _add_residuals(self, sums: list[str]) -> list[str]:
-        f, at, found = self._f, "%residual", []
+        f, at, found = self._f, self._residual, []
         masks = self._masks()
         for place, x in enumerate(sums):
             if place and place % self._vectors == 0:

@@ -113,6 +113,9 @@ def multiply_panel(
     flat, by_lines = _line_kinds(p)
     direct = (epilogue.code == 0 or activate != 0) and not panel.exact
     last_tile = min(tiles.last_tile, panel.lines * panel.tiles)
+    chunks = tiles.last_tap - tiles.first_tap // p[CHUNK] * p[CHUNK] > p[CHUNK]
+    in_runs = direct and parts == _ASKING and not (chunks or activate or p[IN_PLACE])
+    in_runs = in_runs and panel.width == panel.length
     # AMX leaves sums in memory; their rows are finished while it computes those of the next tile.
     late = kernels[CONFIGURE] != 0 and not panel.exact
     made, waiting = panel.tile, PendingRows(0, panel.tile + TILE_BYTES, panel.zeros, 0, 0, 0)
@@ -137,8 +140,10 @@ def multiply_panel(
                 places, count = context.offsets + 8 * begin, behind - begin
                 weights = b + (begin - first_tap) * tap_bytes
                 before = line * panel.tiles
-                for n in range(max(before, tiles.first_tile), min(before + panel.tiles, last_tile)):
+                n, stop = max(before, tiles.first_tile), min(before + panel.tiles, last_tile)
+                while n < stop:
                     pixel, rows = _rows_of(n - before, panel, p, tiles.unit)
+                    run = _run_of(n, before, stop, panel) if in_runs and ends else 1
                     source = read + line * panel.line_bytes + pixel * row
                     kernel = kernels[of_rows + rows]
                     goes_on = not ends or block + 1 < tiles.last_block + tiles.goes_on
@@ -149,7 +154,8 @@ def multiply_panel(
                         tile = source, pixel, rows, of_rows, panel.tile, ahead
                         begin, count, start, ahead = edge_taps(tile, tiles.unit + line, b, context)
                         places, weights = context.offsets + 8 * begin, b + begin * tap_bytes
-                    sums = (source, row, places, count, depth, weights, apart, rows, start, ahead)
+                    below = rows * run
+                    sums = (source, row, places, count, depth, weights, apart, below, start, ahead)
                     y_line = pixel // panel.pitch if flat else line
                     pixel -= y_line * panel.pitch if flat else 0
                     fits = ends and direct and pixel + rows <= panel.width
@@ -169,7 +175,25 @@ def multiply_panel(
                         if panel.exact:
                             exact_tile(source, column.weights, tiles, made, context, rows)
                         finish_rows(rows, y_line, pixel, made, at, panel, column, context, epilogue)
+                    n += run
     _finish_waiting(kernels, waiting, panel, epilogue)
+
+
+@loop(inline=True)
+def _run_of(n: int, before: int, behind: int, panel: Panel) -> Any:
+    """How many tiles of as many rows, from this one on, are computed by one call.
+
+    No more than ask for weights, so that each of these asks for its part.
+
+    Args:
+        n: The tile.
+        before: The first one of its line.
+        behind: Behind the last one of these.
+        panel: Says how many rows they have.
+    """
+    place = n - before
+    alike = panel.longer if place < panel.longer else panel.tiles
+    return min(_ASKING - n % _ASKING, before + alike - n, behind - n)
 
 
 @loop(inline=True)

@@ -11,6 +11,7 @@ both products to an accumulator.
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 
 from partita_cpu.llvm import epilogue, half_vectors
 from partita_cpu.llvm.function import Function
@@ -26,9 +27,10 @@ piece of a row; depth: length of a piece. b: the packed block of weights, piece 
 low_plane: distance in bytes from a to the second parts of its elements, for kernels that split
 them; bytes of a step along k, for others of AMX; for those here, from a to the rows that are needed
 next, which are brought to the second-level cache, or 0. rows: how many rows count, for kernels that
-take any number. start: sums to begin with, as a tile, or null. ahead: what is needed next of b; a
-quarter as much of it is fetched as is read, by AMX half as much. The rest is that of
-`epilogue.PARAMETERS`.
+take any number; those here compute as many tiles below one another as have so many rows, with start
+null and y not, each of which begins an eighth of b further on in ahead. start: sums to begin with,
+as a tile, or null. ahead: what is needed next of b; a quarter as much of it is fetched as is read,
+by AMX half as much. The rest is that of `epilogue.PARAMETERS`.
 """
 
 VECTORS = epilogue.VECTORS
@@ -217,7 +219,31 @@ class TileEnds:
         self._lanes = lanes
         self._vectors = vectors
         self._end = epilogue.Finish(f, lanes, half, vectors)
-        self._end.fetch(rows)
+
+    def each_tile(self, step_ahead: str | int, sums: Callable[[str, str], list[str]]) -> None:
+        """Writes the kernel: a tile, or several below one another.
+
+        Args:
+            step_ahead: Bytes from what a tile asks for to what the next one does.
+            sums: Writes the sums of a tile, from where its rows of a and what it asks for begin.
+        """
+        f = self._f
+        tiles = f.let(f"udiv i64 %rows, {self._rows}")
+        down, below = (f.let(f"mul i64 {pitch}, {self._rows}") for pitch in ("%lda", "%ldy"))
+        alone = f.let("icmp eq ptr %residual, null")
+        beside = f.let(f"select i1 {alone}, i64 0, i64 {below}")
+
+        def tile(_: str, at: list[str]) -> list[str]:
+            a, ahead, y, residual = at
+            self._end.goes_to(y, residual)
+            self._end.fetch(self._rows)
+            self._finish(sums(a, ahead), y)
+            steps = down, step_ahead, below, beside
+            return [f.at(place, step) for place, step in zip(at, steps, strict=True)]
+
+        places = ("%a", "%ahead", "%y", "%residual")
+        f.loop(tiles, [("ptr", place) for place in places], tile)
+        f.do("ret void")
 
     def begin(self, sums: int) -> list[str]:
         """So many zeros, of which those of the tile are the sums to go on from if there are any."""
@@ -230,12 +256,11 @@ class TileEnds:
         rounds = f.let(f"zext i1 {f.let('icmp ne ptr %start, null')} to i64")
         return f.loop(rounds, [(v, "zeroinitializer")] * sums, load)
 
-    def finish(self, sums: list[str]) -> None:
-        """Ends the kernel: the tile is stored as it is, or finished where it belongs."""
+    def _finish(self, sums: list[str], y: str) -> None:
+        """The tile is stored as it is, or finished where it belongs."""
         f = self._f
-        unfinished = f.let("icmp eq ptr %y, null")
+        unfinished = f.let(f"icmp eq ptr {y}, null")
         f.either(unfinished, lambda: self._store(sums), lambda: self._end.whole_tile(sums))
-        f.do("ret void")
 
     def _store(self, sums: list[str]) -> None:
         f = self._f
@@ -272,10 +297,11 @@ class _FmaTile:
         begun = f.let(f"add i64 {quads}, {groups - 1}")
         stretches = f.let(f"udiv i64 {begun}, {groups}")
         rows_ahead = f.let("icmp ne i64 %low_plane, 0")
+        at = ["%a"]
 
         def tap(index: str, carried: list[str]) -> list[str]:
             offset = f.load("i64", f.let(f"getelementptr i64, ptr %taps, i64 {index}"), 8)
-            pointers = products.pointers(f.at("%a", offset))
+            pointers = products.pointers(f.at(at[0], offset))
             state = [("ptr", p) for p in (carried[0], *pointers)]
             state += [(products.vector, s) for s in carried[2:]]
 
@@ -311,9 +337,15 @@ class _FmaTile:
             after = f.loop(rest, state, lambda _, values: products.steps(values, 1))
             return [after[0], ahead, *after[1 + len(pointers) :]]
 
-        begin = [(products.vector, x) for x in ends.begin(products.sums)]
-        sums = f.loop("%ntaps", [("ptr", "%b"), ("ptr", "%ahead"), *begin], tap)[2:]
-        ends.finish(products.added(sums))
+        def sums(a: str, ahead: str) -> list[str]:
+            at[0] = a
+            begin = [(products.vector, x) for x in ends.begin(products.sums)]
+            return products.added(
+                f.loop("%ntaps", [("ptr", "%b"), ("ptr", ahead), *begin], tap)[2:]
+            )
+
+        read = f.let(f"mul i64 %ntaps, {f.let(f'mul i64 %depth, {VECTORS * width}')}")
+        ends.each_tile(f.let(f"lshr i64 {read}, 3"), sums)
         return f
 
 

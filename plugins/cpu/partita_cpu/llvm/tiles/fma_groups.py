@@ -36,12 +36,12 @@ def group_tile(
     """
     f, v = Function(name, PARAMETERS), f"<{lanes} x float>"
     ends = TileEnds(f, rows, lanes, half, vectors)
-    width = 4 * lanes
+    width, at = 4 * lanes, ["%a"]
 
     def tap(index: str, carried: list[str]) -> list[str]:
         b, sums = carried[0], list(carried[1:])
         offset = f.load("i64", f.let(f"getelementptr i64, ptr %taps, i64 {index}"), 8)
-        row_at = row_pointers(f, f.at("%a", offset), rows)
+        row_at = row_pointers(f, f.at(at[0], offset), rows)
 
         def step(_: str, before: list[str], k: int) -> list[str]:
             sums = list(before)
@@ -57,8 +57,12 @@ def group_tile(
             sums = f.loop("1", [(v, x) for x in sums], partial(step, k=k))
         return [f.at(b, width * VECTORS * group_channels), *sums]
 
-    begin = [("ptr", "%b"), *((v, x) for x in ends.begin(rows * vectors))]
-    ends.finish(f.loop("%ntaps", begin, tap)[1:])
+    def sums(a: str, _: str) -> list[str]:
+        at[0] = a
+        begin = [("ptr", "%b"), *((v, x) for x in ends.begin(rows * vectors))]
+        return f.loop("%ntaps", begin, tap)[1:]
+
+    ends.each_tile(0, sums)
     return f
 
 
