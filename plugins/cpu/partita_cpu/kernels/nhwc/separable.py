@@ -17,6 +17,7 @@ from partita_cpu.gemm.blocking.plan import Plan, plan
 from partita_cpu.gemm.blocking.problem import Images, Storage
 from partita_cpu.gemm.product_steps import LinearOp, Product, fitting, product_of
 from partita_cpu.gemm.tile_fields import CHUNK, SHARES_ACROSS, TAPS, TILE_ROWS
+from partita_cpu.jit import llvm_kernel
 from partita_cpu.kernels.movement.rearrange import expanded
 from partita_cpu.kernels.nhwc.depthwise import depthwise_of
 from partita_cpu.kernels.nhwc.operators import conv
@@ -113,7 +114,8 @@ def bottleneck_conv(
     tables = context.offsets, context.kernels, context.p
     within = bounds.low, bounds.high, bounds.gate
     memory = thread_memory(b, policy.threads, integer(rows[ROOM]), second=True)
-    bands_of = memory, b.constant(rows)
+    copy = llvm_kernel.addresses(policy.level)["copy"]
+    bands_of = memory, b.constant(rows), copy
     expansion = Expansion(arrays.w, arrays.bias, *tables, *within, *bands_of)
     product = _product_of(b, rest, joint, its)
     depthwise = _depthwise_of(b, rest, joint, its, False)

@@ -31,8 +31,9 @@ pytestmark = pytest.mark.usefixtures("level")
 
 @pytest.fixture(autouse=True)
 def small_bands(monkeypatch):
-    """Bands of few rows (of 12 KB), also where most of them are computed twice."""
+    """Bands of few rows (of 12 KB), also where most are moved, or computed by two threads."""
     monkeypatch.setenv("PARTITA_CPU_CACHES", "32K/38K")
+    monkeypatch.setattr(inverted_bottleneck, "MOVED", 100)
     monkeypatch.setattr(inverted_bottleneck, "TWICE", {False: 100, True: 100})
 
 
@@ -151,6 +152,18 @@ def test_bands_fill_their_memory(monkeypatch):
     assert bands(window(14, 14), Pixels(384, 1, 0, in_bfloat16=True), machine, 2) is not None
 
 
+def test_rows_of_two_bands_are_moved(monkeypatch):
+    monkeypatch.setattr(inverted_bottleneck, "TWICE", {False: 12, True: 15})
+    monkeypatch.setattr(inverted_bottleneck, "MOVED", 2)
+    machine = MachineModel(AVX512, 2, CacheSizes(32 << 10, 1 << 20, 0))
+    cut = bands(window(56, 56), Pixels(4 * 144, 1, 0), machine, 2)
+    assert (cut[LINES], cut[ROWS]) == (8, 10)
+    # Not if more are moved than takes less time, nor those that two threads compute.
+    assert bands(window(56, 56, kernel=5), Pixels(4 * 240, 1, 0), machine, 2) is not None
+    assert bands(window(56, 56, kernel=5), Pixels(4 * 280, 1, 0), machine, 2) is None
+    assert bands(window(56, 56), Pixels(4 * 144, 1, 0), machine, 16) is None
+
+
 def test_bands_of_several_images(monkeypatch):
     monkeypatch.setattr(inverted_bottleneck, "TWICE", {False: 12, True: 15})
     machine = MachineModel(AVX512, 2, CacheSizes(48 << 10, 2 << 20, 0))
@@ -175,7 +188,7 @@ def test_rows_computed_twice_rather_than_fetched(monkeypatch):
     for changed in ({"in_bfloat16": False}, {"least": 1}, {"weights": (256 << 10) + 1}):
         assert bands(window(14, 14), pixels._replace(**changed), machine, 16) is None
     # Not where a thread has several bands.
-    assert bands(window(14, 14), pixels._replace(nbytes=12 << 10), machine, 4) is None
+    assert bands(window(14, 14), pixels._replace(nbytes=12 << 10), machine, 5) is None
 
 
 def test_no_band_is_smaller_than_it_may_be():
