@@ -57,6 +57,7 @@ def test_products_of_turned_matrices(attrs, shapes):
     check(*contributed("FusedMatMul", arrays, attrs))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("padding", [False, True])
 @pytest.mark.parametrize("terms", [False, True])

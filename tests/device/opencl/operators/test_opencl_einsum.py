@@ -33,6 +33,7 @@ EQUATIONS = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("equation", "shapes"), EQUATIONS)
 @pytest.mark.parametrize("constant", [False, True])
 def test_equations(equation, shapes, constant):

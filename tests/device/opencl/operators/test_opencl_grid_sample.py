@@ -25,6 +25,7 @@ def test_images(mode, padding, aligned):
     check(*single("GridSample", arrays, attrs, opset=20), atol=2e-5)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("mode", ["nearest", "linear"])
 @pytest.mark.parametrize("padding", PADDINGS)
 @pytest.mark.parametrize("aligned", [0, 1])
@@ -41,6 +42,7 @@ def test_modes_of_opset_16(mode):
     )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("padding", PADDINGS)
 @pytest.mark.parametrize("mode", MODES)
 def test_coordinates_out_of_all_bounds(mode, padding):

@@ -71,6 +71,7 @@ def test_triangles_of_every_type(dtype):
     check_reference("Trilu", [integers(3, 3, low=1, high=99).astype(dtype)])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("shape", [(7,), (3, 300), (2, 40, 5), (1, 1), (0, 3)])
 @pytest.mark.parametrize("attrs", [{}, {"exclusive": 1}, {"reverse": 1, "exclusive": 1}])
 @pytest.mark.parametrize("axis", [0, -1])
@@ -79,6 +80,7 @@ def test_sums_on_the_way(shape, attrs, axis):
     check(model, feeds, atol=1e-4)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [np.int32, np.int64, np.float16, np.uint32])
 @pytest.mark.parametrize("op_type", ["CumSum", "CumProd"])
 @pytest.mark.parametrize("axis", [0, 1])

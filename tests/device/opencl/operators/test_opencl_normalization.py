@@ -85,6 +85,7 @@ def test_simplified_layer_normalization(dtype, depth):
     check_single("SimplifiedLayerNormalization", inputs, attrs, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize("biased", [True, False])
 @pytest.mark.parametrize("skip", [(2, 3, 40), (1, 3, 40), (3, 40)])

@@ -160,6 +160,7 @@ def test_softmax_of_long_rows():
     check_single("Softmax", [floats(3, 5000)])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "op_type", ["Softmax", "LogSoftmax", "ReduceL2", "ReduceMax", "ReduceMean"]
 )

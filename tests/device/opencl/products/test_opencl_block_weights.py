@@ -186,6 +186,7 @@ def table(bits, block, dtype=np.float32, *, zeros=False):
     return inputs, {**attrs, **MICROSOFT}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("block", [16, 32, 128])
 @pytest.mark.parametrize("zeros", [True, False])

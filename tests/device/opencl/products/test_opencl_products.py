@@ -48,6 +48,7 @@ def test_long_sums_are_split(rows):
     check_single("MatMul", inputs, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("constant", [(1, 2), ()])
 @pytest.mark.parametrize(
     ("attrs", "a", "b", "c"),

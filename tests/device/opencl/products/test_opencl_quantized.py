@@ -15,6 +15,7 @@ def levels(dtype, *shape, seed=0):
     return integers(*shape, low=limits.min, high=limits.max + 1, dtype=dtype, seed=seed)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [*LEVELS, np.int32])
 @pytest.mark.parametrize("zero", [False, True])
 def test_levels_as_numbers(dtype, zero):
@@ -73,6 +74,7 @@ def test_as_many_scales_as_places():
         compiled(model)(feeds)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("a", "b"),
     [
@@ -149,6 +151,7 @@ def test_quantized_convolutions(types, per_filter, image, weights, attrs):
     check(*single("QLinearConv", arrays, attrs), atol=1)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("constant", [True, False])
 @pytest.mark.parametrize("scales", [(), (1,), (6,)])
 @pytest.mark.parametrize("zeros", [(), (1,), (6,)])

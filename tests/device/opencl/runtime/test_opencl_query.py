@@ -175,6 +175,7 @@ EACH = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("op_type", "inputs"), EACH, ids=[name for name, _ in EACH])
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_parts_of_shape_arithmetic_compile_alone(op_type, inputs, dynamic):
