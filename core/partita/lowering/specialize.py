@@ -29,7 +29,7 @@ from partita.lowering.program import Array, Operand, Program, Spec, may_wait, pl
 from partita.lowering.recently_used import RecentlyUsed
 from partita.lowering.recording.class_programs import ClassPrograms
 from partita.lowering.shapes.fold_allowance import FoldAllowance
-from partita.lowering.shapes.shape_class import Refine, learn, with_known_numbers
+from partita.lowering.shapes.shape_class import Refine, is_condition, learn, with_known_numbers
 from partita.lowering.shapes.shape_rules import check_demands
 from partita.lowering.target import Target
 from partita.model.model import Port, is_static
@@ -375,7 +375,9 @@ class Specializer:
         return None
 
     def _may_have_class(self, values: Mapping[int, Array]) -> bool:
-        return not self.repeated and all(array.dtype == np.int64 for array in values.values())
+        return not self.repeated and all(
+            array.dtype == np.int64 or is_condition(array) for array in values.values()
+        )
 
     def _forget_classes(self) -> None:
         self._classes: list[ClassPrograms] = []
@@ -397,6 +399,7 @@ class Specializer:
         self._varying |= {
             (index, place)
             for index, (old, new) in enumerate(pairs)
+            if index not in values or not is_condition(values[index])
             for place, (one, other) in enumerate(zip(old, new, strict=False))
             if one != other
         }
@@ -409,7 +412,9 @@ class Specializer:
         said = set()
         for index, value in enumerate(self.graph.inputs):
             if index in values:
-                said |= {(index, element) for element in range(values[index].size)}
+                array = values[index]
+                if not is_condition(array):
+                    said |= {(index, element) for element in range(array.size)}
                 continue
             dims: Sequence[Any] = value.shape or ()
             if self._sizes:

@@ -1199,3 +1199,29 @@ def test_convolutions_with_moved_taps_have_one_class():
         programs = recorded(compiled)
         assert len(programs) == len(sizes) - 1
         assert len({id(program.made) for program in programs}) <= 2
+
+
+def test_conditions_that_inputs_tell_have_classes():
+    """What decides an If is the same in a class; each of its two values has one of its own."""
+    model = parser.parse_model(
+        """<ir_version: 10, opset_import: ["" : 21]>
+        g (float[N, 4] x, bool c, int64[1] n) => (float[M, K] y) {
+            rows = If (c) <
+                then_branch = a () => (float[N, 4] t) { t = Relu(x) },
+                else_branch = b () => (float[P, 2] e) { pair = Concat<axis = 0>(n, two)
+                    e = Reshape(x, pair) }>
+            y = Neg(rows)
+        }"""
+    )
+    model.graph.initializer.append(numpy_helper.from_array(np.array([2]), "two"))
+    compiled = partita.Core().compile_model(model, "CPU")
+    request = compiled.create_infer_request()
+    rng = np.random.default_rng(7)
+    for rows in (5, 3, 8, 1, 9, 0, 4, 5):
+        for truth in (True, False, True):
+            x = rng.standard_normal((rows, 4), dtype=np.float32)
+            feeds = {"x": x, "c": np.array(truth), "n": np.array([2 * rows])}
+            found = request.infer(feeds)["y"]
+            np.testing.assert_array_equal(found, -(np.maximum(x, 0) if truth else x.reshape(-1, 2)))
+    programs = compiled.device_model.specializer.programs.values()
+    assert len(programs) - len(recorded(compiled)) <= 2

@@ -243,6 +243,11 @@ class _Form:
         return [*itertools.compress(flat, self._where_varying)]
 
 
+def is_condition(array: Array) -> bool:
+    """Whether an array is one truth, which decides what a graph computes, and is no size."""
+    return array.dtype == np.bool_ and array.size == 1
+
+
 def _array_of(numbers: Sequence[Number], shape: Shape) -> Array:
     return integers(numbers).reshape(shape)
 
@@ -283,7 +288,8 @@ def learn(
         refine: Rewrites a graph that knows its shapes; see :class:`partita.lowering.Target`.
         specs: Shape and type of every input.
         varying: The sizes and elements that other inputs of the class may have otherwise.
-        values: The elements of inputs that are known before a run, integers of 64 bits.
+        values: The elements of inputs that are known before a run: integers of 64 bits, or
+            conditions, which are the same in the whole class.
         varied: Whether the graph has a class already, which these sizes are not of.
     """
     recording = Recording()
@@ -301,7 +307,7 @@ def learn(
             inputs[value] = Operand(tuple(sizes), dtype)
             pattern.append(InputPattern(fixed, dtype))
         else:
-            elements = _array_of(sizes, shape)
+            elements = given if is_condition(given) else _array_of(sizes, shape)
             inputs[value] = Operand(shape, dtype, elements)
             known = None if any(free) else elements
             pattern.append(InputPattern(shape, dtype, fixed, known))
