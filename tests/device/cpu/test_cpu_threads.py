@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
 import textwrap
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given
@@ -62,6 +65,21 @@ def test_pinned_threads(level):
     if len(there) == 1:
         wanted = []
     assert found.strip() == str(wanted)
+
+
+def test_who_asks_for_a_team_at_once_gets_the_same(monkeypatch):
+    met = threading.Barrier(2)
+
+    class Slow(step_team.Team):
+        def __init__(self, *args):
+            super().__init__(*args)
+            with contextlib.suppress(threading.BrokenBarrierError):
+                met.wait(0.2)  # for one that is made meanwhile
+
+    monkeypatch.setattr(step_team, "Team", Slow)
+    with ThreadPoolExecutor(2) as threads:
+        one, other = threads.map(lambda _: team_of(2, 96), range(2))
+    assert one is other
 
 
 def test_a_system_that_cannot_pin(monkeypatch):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import functools
 import logging
 import os
 import sys
@@ -14,6 +13,7 @@ from typing import Any
 
 from partita.errors import PLUGIN_FAILURES, PropertyError
 from partita.system.processors import allowed_processors
+from partita.system.threads.made_once import made_once
 from partita.system.threads.system_thread import SystemThread
 from partita.system.threads.turn import NOW, Turn
 from partita_cpu.jit.dispatch import available
@@ -118,7 +118,7 @@ def team_of(size: int, stream: int, pinned: bool = False) -> Team:
     return _team_of(size, stream, pinned, available())
 
 
-@functools.cache
+@made_once
 def _team_of(size: int, stream: int, pinned: bool, walks: bool) -> Team:
     processors: list[int] = []
     if pinned:

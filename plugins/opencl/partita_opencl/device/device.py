@@ -15,6 +15,7 @@ from partita.contract.device_plugin import DeviceInfo
 from partita.errors import DeviceNotFoundError, DeviceUnavailableError, advised
 from partita.system.memory_limits import more_memory
 from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
+from partita.system.threads.made_once import made_once
 from partita.tensors.tensor import HOST
 from partita_opencl.cuda import trial
 from partita_opencl.cuda.cuda_device import CudaSide, opened
@@ -262,7 +263,7 @@ def unavailable() -> Mapping[str, str]:
     return search_devices()[1]
 
 
-@functools.cache
+@made_once  # models of one device share its context
 def search_devices() -> tuple[tuple[Device, ...], Mapping[str, str]]:
     """All devices, and what went wrong on the way; a broken driver costs only its own devices."""
     try:

@@ -23,6 +23,7 @@ from partita.errors import (
     PropertyError,
 )
 from partita.lowering import Operand
+from partita.system.threads.made_once import made_once
 from partita_opencl.device import device as devices
 from partita_opencl.device.buffer_pool import BufferPool
 from partita_opencl.device.device import CURE, all_devices, find_device
@@ -305,6 +306,10 @@ def test_a_platform_of_no_driver_that_was_tried_is_left_alone(monkeypatch):
     found, failures = devices.search_devices.__wrapped__()
     assert [device.id for device in found] == OpenClPlugin().device_ids()
     assert "has passed no trial" in failures["OpenCL platform Stranger"]
+
+
+def test_threads_that_look_for_devices_at_once_find_the_same():
+    assert devices.search_devices.__code__ is made_once(len).__code__
 
 
 def test_a_driver_that_is_gone_since_its_trial_is_told_of(monkeypatch, caplog):
