@@ -20,6 +20,7 @@ from partita.properties.values import Config, check_name, normalize
 from partita.runtime.plugin_core import PluginCore, query_with
 from partita.system.gc_pause import few_collections
 from partita.system.threads.fork_order import forks_wait
+from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
 from partita.version import __version__
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ class Core:
     def __init__(self) -> None:
         self._own_set: CoreProperties | None = None
         self._devices = PluginCore()
+        self._lock = InterruptSafeLock()
 
     @property
     def device_api(self) -> PluginCore:
@@ -159,10 +161,11 @@ class Core:
         Raises:
             ModelError: It is none of these, or ONNX or Partita already uses its name.
         """
-        if self._devices.extensions is None:
-            from partita.extensions import Extensions
+        from partita.extensions import Extensions
 
-            self._devices.extensions = Extensions()
+        with self._lock:
+            if self._devices.extensions is None:
+                self._devices.extensions = Extensions()
         self._devices.extensions.add(extension)
 
     @few_collections()

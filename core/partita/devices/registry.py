@@ -124,9 +124,13 @@ class Registry:
             message += f" Not loaded: {failure}."
         raise DeviceNotFoundError(message)
 
+    def _present(self) -> list[DevicePlugin]:
+        """The plugins; other threads may add some meanwhile."""
+        return list(self._plugins.values())
+
     def _aliases(self) -> list[str]:
         """Other names that plugins have for their devices."""
-        return [alias for plugin in self._plugins.values() for alias in plugin.aliases]
+        return [alias for plugin in self._present() for alias in plugin.aliases]
 
     @property
     def default(self) -> str:
@@ -212,7 +216,7 @@ class Registry:
     def property_names(self) -> set[str]:
         """Names of all properties that some plugin has; of one whose class does not load, none."""
         names: set[str] = set()
-        for plugin in self._plugins.values():
+        for plugin in self._present():
             try:
                 names.update(plugin.properties_type.model_fields)
             except PluginError as error:
@@ -256,9 +260,9 @@ class Registry:
                 f"Device name '{name}' is claimed by '{self._origin[name]}' and by '{origin}'; "
                 f"uninstall one, or disable one by {DISABLE_VARIABLE}=<entry point>."
             )
-        self._plugins[name] = plugin
         self._origin[name] = origin
         self._release[name] = release
+        self._plugins[name] = plugin
         self._named.clear()  # the new name may hide an alias
 
     def add_again(self, source: str, device_name: str) -> None:
@@ -283,9 +287,10 @@ class Registry:
         Raises:
             DeviceError: It has no usable device, or does not exist.
         """
-        if name not in self._ids:
-            self._ids[name] = usable_ids(self.plugin(name))
-        return self._ids[name]
+        found = self._ids.get(name)
+        if found is None:
+            found = self._ids[name] = usable_ids(self.plugin(name))
+        return found
 
     def forget(self, name: str) -> None:
         """Forgets which devices a plugin has, so that it is asked again."""

@@ -40,7 +40,8 @@ class Settings:
         if "DEVICE_ID" in values:
             values["DEVICE_ID"] = _device_id(named, values)
         keys = [join(named.name, i) for i in named.ids] if named.explicit else [named.name]
-        self._of |= {key: self._validated(named.plugin, values, key) for key in keys}
+        found = {key: self._validated(named.plugin, values, key) for key in keys}
+        self._of = {**self._of, **found}  # another thread may be going through the one before
 
     def forget(self, plugin: str) -> None:
         """Forgets what was set for a plugin and each of its devices."""

@@ -5,15 +5,21 @@ from __future__ import annotations
 import logging
 import re
 import sys
+import threading
 from importlib import metadata
 from types import ModuleType
 
 import pytest
-from toy_device import ToyDevice
+from interleaving import between_steps
+from models import model_of, node
+from toy_device import ToyDevice, ToyProperties
 
 import partita
 from partita.contract.device_plugin import DevicePlugin
+from partita.devices.registry import Registry
 from partita.errors import DeviceNotFoundError, DeviceUnavailableError, PluginError
+from partita.extensions import Extensions
+from partita.model.op import EXTENSION
 
 
 @pytest.fixture
@@ -362,3 +368,83 @@ def test_devices_that_cannot_be_used_are_not_offered_but_say_what_they_need(inst
         "There is no device 'BET'; there are ALPHA. Did you mean 'BETA'? BETA cannot be used: Toys "
         "are not installed; pip install toys."
     )
+
+
+# --------------------------------------------------------------------- several threads
+
+
+def test_plugins_may_be_added_while_others_are_asked(core):
+    class Asked(ToyDevice):
+        """Another thread adds a plugin when this one is asked for its properties or aliases."""
+
+        @property
+        def properties_type(self):
+            add()
+            return ToyProperties
+
+        @property
+        def aliases(self):
+            add()
+            return {}
+
+        @aliases.setter
+        def aliases(self, _):
+            pass
+
+    def add():
+        core.register_plugin(ToyDevice(f"OTHER{len(core.available_devices)}"))
+
+    core.register_plugin(Asked("ASKED"))
+    core.register_plugin(ToyDevice("BESIDE"))
+    core.set_property("BESIDE", {"LEVEL": 2})
+    with pytest.raises(DeviceNotFoundError, match="There is no device 'ABSENT'"):
+        core.resolve_device("ABSENT")
+    assert core.get_property("BESIDE", "LEVEL") == 2
+
+
+def test_devices_may_be_forgotten_while_they_are_looked_for(core):
+    core.register_plugin(ToyDevice("MANY", kinds=("cpu", "gpu")))
+    with between_steps(Registry.ids, lambda: core.unload_plugin("MANY")):
+        assert core.resolve_device("MANY.1") == "MANY.1"
+
+
+def test_properties_may_be_set_while_others_are_forgotten(core):
+    core.register_plugin(ToyDevice("MANY", kinds=("cpu",) * 9))
+    core.register_plugin(ToyDevice("OTHER"))
+    left = iter(range(1, 9))
+
+    def set_another(frame, event, function):
+        if event == "c_call" and function.__name__ == "partition":
+            for number in left:
+                core.set_property(f"MANY.{number}", {"LEVEL": number})
+                break
+
+    core.set_property("MANY.0", {"LEVEL": 1})
+    sys.setprofile(set_another)
+    try:
+        core.unload_plugin("OTHER")
+    finally:
+        sys.setprofile(None)
+    assert core.get_property("MANY.1", "LEVEL") == 1
+
+
+def test_operators_that_two_threads_add_first_are_both_known(core, monkeypatch):
+    def add(name):
+        core.add_extension(partita.CustomOperator(name, "own", lambda x: x))
+
+    other = threading.Thread(target=add, args=("Second",))
+    make = Extensions.__init__
+
+    def made_slowly(self):
+        make(self)
+        if other.ident is None:
+            other.start()
+            other.join(0.1)  # it may have to wait
+
+    monkeypatch.setattr(Extensions, "__init__", made_slowly)
+    add("First")
+    other.join()
+    nodes = [node("First", ["x"], "y", domain="own"), node("Second", ["y"], "z", domain="own")]
+    proto = model_of(nodes, ["x"], ["z"])
+    proto.opset_import.add(domain="own", version=1)
+    assert all(op.node.meta.get(EXTENSION) for op in core.read_model(proto).ops)
