@@ -44,8 +44,8 @@ class DeferredWeights:
                 self._run()
 
     def _run(self) -> None:
-        jobs, self._jobs = self._jobs, []
-        self._bytes = 0
-        pack_all(jobs, self._threads)
+        # Interrupted, it leaves all of them to the next one: results that others have been handed.
+        pack_all(self._jobs, self._threads)
+        jobs, self._jobs, self._bytes = self._jobs, [], 0
         for job in jobs:
             give_back(job.weights)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from memory_flags import HAS_LARGE_PAGES, flags_of
 from sampling import examples
 
+from partita_cpu.gemm import deferred_packing
 from partita_cpu.gemm.arithmetic import Arithmetic, on_tiles
 from partita_cpu.gemm.blocking.plan import plan
 from partita_cpu.gemm.blocking.problem import Images, Storage
@@ -180,6 +181,25 @@ def test_weights_that_wait(threads, sizes, most):
     waiting.finish()
     for cut, packed, w in found:
         check(cut, packed, w)
+
+
+@pytest.mark.skipif(not detected().native, reason="packing calls kernels of the machine's level")
+def test_weights_whose_packing_was_interrupted_are_packed_next_time(monkeypatch):
+    """Others have been handed the memory that they are packed to."""
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    waiting = DeferredWeights(1)
+    cut = plan(Images.matrix(40, 70, 50), MachineModel(detected()), Arithmetic.F32, 1)
+    w = np.random.default_rng(7).standard_normal((50, 70, 1, 1)).astype(np.float32)
+    packed = pack(cut, w, 1, waiting.add)
+    packed[:] = 0
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(deferred_packing, "pack_all", interrupted)
+        waiting.finish()
+    waiting.finish()
+    check(cut, packed, w)
 
 
 @pytest.mark.parametrize("large", [np.inf, -np.inf, np.nan, 3.4e38])
