@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import threading
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
@@ -182,3 +183,36 @@ threading.Thread(target=work).start()
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("[1, 2] ValueError\n", "")
+
+
+def test_work_may_be_handed_over_while_all_is_given_up():
+    """By a thread that is about to note what it has handed over."""
+    handed, looks = threading.Event(), threading.Event()
+
+    def hand_over(pool):
+        def pause(frame, event, _):
+            if event == "return" and frame.f_code is ThreadPoolExecutor.submit.__code__:
+                handed.set()
+                looks.wait(60)
+
+        sys.setprofile(pause)
+        pool.submit(len, ())
+
+    def look(frame, event, _):
+        if event == "call" and frame.f_code is Future.cancelled.__code__:
+            looks.set()
+            other.join(60)
+
+    wait = Wait()
+    with pytest.raises(KeyboardInterrupt), joint_work.workers(1) as pool:
+        for _ in range(3):
+            pool.submit(wait)
+        other = threading.Thread(target=hand_over, args=(pool,))
+        other.start()
+        assert handed.wait(60)
+        assert wait.begun.wait(60)
+        sys.setprofile(look)
+        raise KeyboardInterrupt
+    sys.setprofile(None)
+    looks.set()
+    other.join()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import queue
 import subprocess
@@ -10,6 +11,7 @@ import threading
 
 import pytest
 
+from partita.system.threads.sleepers import Sleepers
 from partita.system.threads.task_threads import TaskThreads
 
 
@@ -34,6 +36,52 @@ def test_closed_threads_start_again():
     threads.submit(found.put, 7)
     assert (found.get(timeout=20), found.get(timeout=20)) == (6, 7)
     threads.close()
+
+
+def test_a_task_that_comes_while_the_threads_are_closed_is_done():
+    threads, found = TaskThreads("lazy", 1), queue.SimpleQueue()
+    closing = threading.Thread(target=threads.close)
+
+    def close(frame, event, function):
+        if event == "c_call" and function.__name__ == "put" and frame.f_code.co_name == "submit":
+            sys.setprofile(None)
+            closing.start()
+            closing.join(0.1)  # it may have to wait for what is handed over now
+
+    sys.setprofile(close)
+    try:
+        threads.submit(found.put, 6)
+    finally:
+        sys.setprofile(None)
+    closing.join()
+    assert found.get(timeout=20) == 6
+    threads.close()
+
+
+def test_others_may_lie_down_while_all_are_woken():
+    """As one who is freed with garbage that is collected while those are listed who lie."""
+    sleepers = Sleepers()
+
+    def collected(phase, _):
+        sleepers.wait(lambda: True)
+
+    def lies_down(others):
+        if others:
+            return sleepers.wait(lambda: lies_down(others - 1))
+        for count in range(4):
+            gc.set_threshold(1)
+            made = [[] for _ in range(count)]  # after so many more lists is the next collection
+            sleepers.wake()
+            assert len(made) == count
+        return True
+
+    before = gc.get_threshold()
+    gc.callbacks.append(collected)
+    try:
+        assert lies_down(30)  # of fewer no new tuple would be made
+    finally:
+        gc.set_threshold(*before)
+        gc.callbacks.remove(collected)
 
 
 FORK = """

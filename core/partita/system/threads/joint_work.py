@@ -16,7 +16,6 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
-from weakref import WeakSet
 
 from partita.system.threads import fork_order
 from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
@@ -116,19 +115,20 @@ class _Pool(ThreadPoolExecutor):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._futures: WeakSet[Future[Any]] = WeakSet()
+        self._open: set[Future[Any]] = set()
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         if not threading.main_thread().is_alive():
             # No pool takes anything then, though threads that Python waits for still work.
             return _done_here(functools.partial(function, *args, **kwargs))
         future = super().submit(function, *args, **kwargs)
-        self._futures.add(future)
+        self._open.add(future)
+        future.add_done_callback(self._open.discard)
         return future
 
-    def begun(self) -> list[Future[Any]]:
-        """What was handed to it and not cancelled."""
-        return [future for future in self._futures if not future.cancelled()]
+    def open(self) -> set[Future[Any]]:
+        """What was handed to it and is neither done nor cancelled."""
+        return self._open.copy()
 
 
 def _done_here(function: Callable[[], Any]) -> Future[Any]:
@@ -179,6 +179,6 @@ def workers(count: int, name: str = "") -> Iterator[ThreadPoolExecutor]:
         raise
     except BaseException:
         give_up()
-        if not wait(pool.begun(), _LAST_SECONDS).not_done:
+        if not wait(pool.open(), _LAST_SECONDS).not_done:
             pool.shutdown()
         raise

@@ -37,7 +37,7 @@ class Sleepers:
 
     def wake(self) -> None:
         """Wakes all."""
-        for bed in tuple(self._beds):
+        for bed in [*self._beds]:  # a tuple would be made while it is gone through
             try:
                 bed.release()
             except RuntimeError:  # it is awake, and has not gone yet

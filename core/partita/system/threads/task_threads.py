@@ -64,7 +64,7 @@ class TaskThreads:
                     ) from error
                 self._threads.append(thread)
             self._open += 1
-        self._tasks.put((function, args))
+            self._tasks.put((function, args))  # before what tells threads to end
 
     def close(self) -> None:
         """Ends the threads once their tasks are done; a later task starts new ones."""
