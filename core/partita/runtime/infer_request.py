@@ -138,11 +138,13 @@ class InferRequest(RequestTensors):
             InferError: No thread can be started.
         """
 
-        def ended(error: BaseException | None) -> None:
-            if self._callback is not None:
-                self._callback(self._userdata)
-
         def start(run: AsyncRun) -> None:
+            callback, userdata = self._callback, self._userdata  # the next run may have others
+
+            def ended(error: BaseException | None) -> None:
+                if callback is not None:
+                    callback(userdata)
+
             run_on_another_thread(self._run_async, run, ended)
 
         self._launch(AsyncRun(), inputs, userdata, share_inputs, start)

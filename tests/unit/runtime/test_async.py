@@ -14,6 +14,7 @@ from toy_device import LateToListen, ToyDevice, core_with
 import partita as ov
 from partita.errors import InferCancelledError, InferError, InputError, RequestBusyError
 from partita.runtime.async_run import AsyncRun
+from partita.runtime.request_turn import RequestTurn
 
 X = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
 
@@ -155,6 +156,24 @@ def test_callbacks():
     request.start_async(X)
     request.wait()
     assert len(calls) == 3
+
+
+def test_a_callback_gets_the_user_data_of_its_run_though_the_next_one_has_begun(monkeypatch):
+    """Another thread may start it as soon as the request is free, which is before the callback."""
+    request = core_with(ToyDevice()).compile_model(neg(), "TOY").create_infer_request()
+    calls, leave, others = [], RequestTurn.leave, ["second"]
+
+    def leave_to_another(turn, user):
+        leave(turn, user)
+        if others:
+            request.start_async(X, others.pop())
+
+    monkeypatch.setattr(RequestTurn, "leave", leave_to_another)
+    request.set_callback(calls.append)
+    request.start_async(X, "first")
+    while len(calls) < 2:
+        request.wait()
+    assert sorted(calls) == ["first", "second"]
 
 
 def test_callbacks_are_called_after_failures_too():
