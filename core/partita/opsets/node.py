@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+import itertools
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from xml.etree.ElementTree import Element
 
@@ -26,7 +27,7 @@ Array = np.ndarray[Any, Any]
 _PRECISIONS = {Type.f16: "FP16", Type.f32: "FP32", Type.f64: "FP64", Type.boolean: "BOOL"}
 """What files call element types at ports, where it is more than the name in capitals."""
 
-_counts: Counter[str] = Counter()
+_numbers: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
 
 
 class Node(Arithmetic["Node"]):
@@ -65,8 +66,7 @@ class Node(Arithmetic["Node"]):
         self._version = version
         self._is_edited = False
         self._is_named = name is not None
-        self.name = name if name is not None else f"{kind}_{_counts[kind]}"
-        _counts[kind] += name is None
+        self.name = name if name is not None else f"{kind}_{next(_numbers[kind])}"
         self.value = value
         self._outputs = self._inferred(outputs)
 

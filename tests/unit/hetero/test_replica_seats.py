@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from partita.contract.query import Reason, ReasonCode
@@ -44,6 +46,26 @@ def test_a_seat_that_is_left_is_taken_again():
         found.take(seat)
     found.leave(1)
     assert found.choose([0.5, 0.5]) == 1
+
+
+def test_a_request_that_is_collected_while_another_one_is_counted():
+    """Python collects garbage behind what it calls."""
+    found = ReplicaBindings()
+    found.take(0)
+    garbage = [0]
+
+    def collect(frame, event, _):
+        if event == "c_return" and frame.f_code is ReplicaBindings.take.__code__ and garbage:
+            found.leave(garbage.pop())
+
+    sys.setprofile(collect)
+    try:
+        found.take(0)
+    finally:
+        sys.setprofile(None)
+    for seat in garbage:
+        found.leave(seat)
+    assert found.choose([0.7, 0.3]) == 0  # of two that were taken one was left
 
 
 def test_a_replica_that_lost_its_device_leaves_its_seats_to_the_others_in_turn():

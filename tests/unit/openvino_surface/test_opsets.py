@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from interleaving import between_steps
 
 import partita as ov
 from partita import op, opset1, opset4, opset8, opset13, opset15, opset16
 from partita.errors import ModelError
 from partita.frontends.openvino_ir import translators
 from partita.frontends.openvino_ir.translator import TRANSLATORS
+from partita.opsets.node import Node
 from partita.opsets.signature import NEWEST, signatures
 from partita.system.modules import import_modules
 
@@ -247,3 +249,15 @@ def test_functions_that_a_set_does_not_have():
         opset1.gelu(P)
     assert opset1.relu.__name__ == "relu"
     assert opset13.topk(P, 1, 1, "max", "value").get_output_size() == 2
+
+
+def test_nodes_that_threads_make_at_once_have_names_of_their_own():
+    """One wherever the other one is in being made."""
+    names = []
+
+    def make():
+        names.append(opset13.parameter([1], np.float32).name)
+
+    with between_steps(Node.__init__, make):
+        names += [opset13.parameter([1], np.float32).name for _ in range(3)]
+    assert len(names) == len(set(names)) > 10

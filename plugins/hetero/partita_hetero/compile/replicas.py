@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
@@ -159,7 +160,7 @@ class ReplicaBindings:
 
     def __init__(self) -> None:
         self._lock = InterruptSafeLock()  # garbage that is collected while it is held leaves seats
-        self._taken: dict[int, int] = {}
+        self._taken: defaultdict[int, int] = defaultdict(int)
 
     def choose(self, shares: Sequence[float]) -> int:
         """The seat that a new request should have.
@@ -169,12 +170,12 @@ class ReplicaBindings:
         """
         with self._lock:
             taken = self._taken
-            return min(range(len(shares)), key=lambda one: (taken.get(one, 0) + 1) / shares[one])
+            return min(range(len(shares)), key=lambda one: (taken[one] + 1) / shares[one])
 
     def take(self, seat: int) -> None:
         """Counts a request that has a seat."""
         with self._lock:
-            self._taken[seat] = self._taken.get(seat, 0) + 1
+            self._taken[seat] += 1  # no call, in which garbage may be collected
 
     def leave(self, seat: int) -> None:
         """Counts it no more."""

@@ -6,11 +6,11 @@ is waited for when the first buffer is made. The verdict is kept on disk.
 
 from __future__ import annotations
 
-import threading
 from concurrent.futures import Future
 from typing import NamedTuple
 
 from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
+from partita.system.threads.system_thread import SystemThread
 from partita_opencl.cuda import trial
 from partita_opencl.cuda.cuda_device import PASSED
 from partita_opencl.drivers import trial_seconds, verdicts
@@ -41,11 +41,12 @@ _lock = InterruptSafeLock()
 def begin(driver: Driver) -> Future[CudaTrialResult]:
     """Begins the trial of an OpenCL driver, unless it has begun: what it will say."""
     with _lock:
-        if driver in _trials:
-            return _trials[driver]
-        found = _trials[driver] = Future()
-    threading.Thread(target=_decide, args=(driver, found), daemon=True).start()
-    return found
+        found = _trials.get(driver)
+        if found is None:
+            found = Future()
+            SystemThread(_decide, driver, found)
+            _trials[driver] = found  # not before: nobody is to wait for what could not be started
+        return found
 
 
 def of_cuda(driver: Driver) -> CudaTrialResult:

@@ -4,6 +4,7 @@ import os
 from dataclasses import replace
 
 import pytest
+from patience import patiently
 
 from partita_opencl.cuda import trial
 from partita_opencl.device.device import Device, find_device
@@ -119,3 +120,16 @@ def test_devices_of_other_platforms_have_no_trial(monkeypatch) -> None:
     monkeypatch.setattr(trial, "PLATFORM", f"not {known.handle.platform.name}")
     monkeypatch.setattr(cuda_trial, "begin", None)
     assert Device(0, known.handle, known.driver).cuda is None
+
+
+def test_a_trial_for_which_no_thread_can_be_started_is_begun_again(scripted, monkeypatch):
+    """Nobody waits for one that never began."""
+
+    def refused(*_):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError):
+        patch.setattr(cuda_trial, "SystemThread", refused)
+        scripted({"outcome": "", "imports": 0})
+    driver = replace(find_device("").driver, name=f"driver {os.getpid()}")
+    assert patiently(lambda: cuda_trial.of_cuda(driver)) == CudaTrialResult("", 0)
