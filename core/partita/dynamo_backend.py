@@ -16,7 +16,7 @@ import copy
 import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -28,6 +28,7 @@ from partita.frontends.reader import read_model
 from partita.frontends.torch.example_inputs import Examples
 from partita.frontends.torch.exporting import ExportedModule, Returned, export_module
 from partita.runtime.compiled_model import CompiledModel
+from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
 
 _log = logging.getLogger("partita")
 
@@ -96,6 +97,20 @@ def _tell_eager(graph_module: torch.fx.GraphModule, reason: str) -> None:
     _log.warning("PyTorch itself runs a graph of %d operations: %s.", count, reason)
 
 
+class _Compiled(NamedTuple):
+    """A graph that was compiled.
+
+    Attributes:
+        model: Computes it.
+        returned: What it returns, as :class:`ExportedModule` tells it.
+        weights: Those that are constants of it, each with how often it had been written to.
+    """
+
+    model: CompiledModel
+    returned: tuple[Any, ...]
+    weights: Sequence[tuple[Any, int]]
+
+
 class CompiledGraph:
     """A captured graph that is compiled at its first call, and again if its weights change.
 
@@ -117,37 +132,42 @@ class CompiledGraph:
             place for place in range(len(example_inputs)) if place not in set(self._weights)
         ]
         self._compile_model = compile_model
-        self._compiled: CompiledModel | None = None
-        self._returned: tuple[Any, ...] = ()
-        self._baked: list[tuple[Any, int]] = []
+        self._compiling = InterruptSafeLock()
+        self._compiled: _Compiled | None = None
         self._gave_up = False
 
     def __call__(self, *args: Any) -> Any:
         """Computes the graph's outputs."""
-        if self._gave_up:
-            return self._eager(*args)
-        if self._compiled is None or not self._has_weights(args):
+        compiled = self._compiled_for(args) or self._compile(args)
+        return self._eager(*args) if compiled is None else self._run(compiled, args)
+
+    def _compiled_for(self, args: Sequence[Any]) -> _Compiled | None:
+        """What was compiled, if nobody has written to its weights, and these are still those."""
+        compiled = self._compiled
+        if compiled is None or not all(
+            args[place] is weight and _version(weight) == version
+            for place, (weight, version) in zip(self._weights, compiled.weights, strict=True)
+        ):
+            return None
+        return compiled
+
+    def _compile(self, args: Sequence[Any]) -> _Compiled | None:
+        """Compiles the graph, unless another thread just has; ``None`` if it cannot be."""
+        with self._compiling:
+            compiled = self._compiled_for(args)
+            if compiled is not None or self._gave_up:
+                return compiled
             try:
-                self._compile(args)
+                exported = self._export(args)
+                model = self._compile_model(exported.model)
             except PartitaError as error:
                 self._gave_up = True
                 self._compiled = None
                 _tell_eager(self._eager, str(error).rstrip("."))
-                return self._eager(*args)
-        return self._run(args)
-
-    def _has_weights(self, args: Sequence[Any]) -> bool:
-        """Whether the weights are those that were compiled, and nobody has written to them."""
-        return all(
-            args[place] is weight and _version(weight) == version
-            for place, (weight, version) in zip(self._weights, self._baked, strict=True)
-        )
-
-    def _compile(self, args: Sequence[Any]) -> None:
-        exported = self._export(args)
-        self._compiled = self._compile_model(exported.model)
-        self._returned = exported.returned
-        self._baked = [(args[place], _version(args[place])) for place in self._weights]
+                return None
+            weights = [(args[place], _version(args[place])) for place in self._weights]
+            self._compiled = _Compiled(model, exported.returned, weights)
+            return self._compiled
 
     def _export(self, args: Sequence[Any]) -> ExportedModule:
         """The graph with its weights as constants."""
@@ -174,17 +194,16 @@ class CompiledGraph:
         )
         return export_module(torch.fx.GraphModule(holder, graph), examples)
 
-    def _run(self, args: Sequence[Any]) -> tuple[Any, ...]:
-        assert self._compiled is not None  # noqa: S101  (compiled just now)
-        ports = self._compiled.inputs
+    def _run(self, compiled: _Compiled, args: Sequence[Any]) -> tuple[Any, ...]:
+        ports = compiled.model.inputs
         feeds = {
             port.name: _to_array(args[place])
             for port, place in zip(ports, self._moving, strict=True)
         }
-        arrays = iter(self._compiled(feeds).to_tuple())
+        arrays = iter(compiled.model(feeds).to_tuple())
         return tuple(
             _from_array(next(arrays), kind) if isinstance(kind, Returned) else kind
-            for kind in self._returned
+            for kind in compiled.returned
         )
 
 

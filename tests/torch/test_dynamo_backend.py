@@ -1,12 +1,16 @@
 """``torch.compile(module, backend="partita")``; needs PyTorch and onnxscript."""
 
 import logging
+import sys
+import threading
 
 import pytest
 import torch
 from torch.utils._pytree import tree_leaves
 
-from partita.dynamo_backend import compile_graph
+import partita
+from partita.dynamo_backend import CompiledGraph, compile_graph
+from partita.frontends.reader import read_model
 
 
 @pytest.fixture(autouse=True)
@@ -128,3 +132,38 @@ def test_options_that_are_not_known():
     graph = torch.fx.symbolic_trace(torch.nn.ReLU())
     with pytest.raises(ValueError, match="has no option 'devic'; it has 'device', 'config'"):
         compile_graph(graph, [torch.ones(1)], options={"devic": "CPU"})
+
+
+def test_threads_that_call_a_graph_at_once():
+    """One comes while the other one notes which weights it has compiled."""
+    graph = torch.fx.Graph()
+    weight, x = graph.placeholder("weight"), graph.placeholder("x")
+    graph.output((graph.call_function(torch.mul, (x, weight)),))
+    args, found = [torch.nn.Parameter(images(3)), images(3)], []
+
+    def call():
+        with torch.no_grad():
+            found.extend(fast(*args))
+
+    other = threading.Thread(target=call)
+
+    def come(frame, event, _):
+        if event == "call" and frame.f_code.co_name == "_version":
+            sys.setprofile(None)
+            other.start()
+            other.join(1)  # it may have to wait
+
+    def compile_model(model):
+        compiled = partita.Core().compile_model(read_model(model), "CPU")
+        sys.setprofile(come)
+        return compiled
+
+    fast = CompiledGraph(torch.fx.GraphModule({}, graph), args, compile_model)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    other.join()
+    assert len(found) == 2
+    for y in found:
+        agrees(y, args[0] * args[1])
