@@ -279,7 +279,7 @@ def campaign(
 
 def left_behind() -> dict[str, int]:
     """What runs that are over should have freed."""
-    for _ in range(100):
+    for _ in range(3000):
         hanging = [t for t in threading.enumerate() if t.name == "partita-hetero-timeout"]
         if not hanging:
             break

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 
-def patiently(call, seconds=30):
+def patiently(call, seconds=120):
     """What a call returns or raises, on a thread that may hang; then the test fails."""
     answer = []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import numpy as np
@@ -42,7 +43,8 @@ class FakeDevice(DevicePlugin):
         memory: Where its tensors lie; anything but ``"host"`` makes HETERO insert permutes.
         delay_s: How long each run takes on top.
         fails_at_run: Numbers of the runs that raise, from 1.
-        fault: What every run does wrong: shape, dtype, count, nan, hang or crash.
+        fault: What every run does wrong: shape, dtype, count, nan, crash or hang, until `answers`
+            is set.
         meet: A barrier that each run waits at, so that it only ends if others run beside it.
     """
 
@@ -65,7 +67,7 @@ class FakeDevice(DevicePlugin):
         self.device_name, self.memory_bytes = name, memory_bytes
         self.refuses, self.breaks_on, self.memory = set(refuses), set(breaks_on), memory
         self.delay_s, self.fails_at_run, self.kind = delay_s, fails_at_run, kind
-        self.meet, self.fault = meet, fault
+        self.meet, self.fault, self.answers = meet, fault, threading.Event()
         self.compiled, self.seen_properties, self.queries, self.uploads, self.runs = [], [], 0, 0, 0
 
     def device_info(self, device_id):
@@ -135,14 +137,14 @@ class FakeRunner(ReferenceRunner):
             partita.HostTensor(t.array if isinstance(t, FakeTensor) else t.numpy()) for t in inputs
         ]
         results = spoil(plugin.fault, super().run(host))
+        if plugin.fault == "hang":
+            plugin.answers.wait(60)
         if plugin.memory == "host":
             return results
         return [FakeTensor(t.numpy(), plugin.device_name, plugin.memory) for t in results]
 
 
 def spoil(fault, results):
-    if fault == "hang":
-        time.sleep(2)
     if fault == "crash":
         raise KeyError("lost")
     if fault == "count":

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parents[1]
-OF_OTHERS = ("os._exit", "cl._cl", "size._obj", "super()._run", "torch._dynamo")
+OF_OTHERS = (
+    *("os._exit", "sys._current_frames", "cl._cl", "size._obj", "super()._run", "torch._dynamo"),
+)
 """Names of Python, pyopencl, ctypes and onnx.reference that have no public counterpart."""
 OF_FAULTS = {
     "device/conformance/broken_usage.py": ["t._array"],

@@ -33,7 +33,7 @@ EXECUTORS = ["LINEAR", "DATAFLOW", "PARALLEL"]
 
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize(
-    "config", [{}, {"PERF_COUNT": True}, {"REJECT_NAN": True}, {"HETERO_TIMEOUT_MS": 5000}]
+    "config", [{}, {"PERF_COUNT": True}, {"REJECT_NAN": True}, {"HETERO_TIMEOUT_MS": 60_000}]
 )
 @pytest.mark.parametrize("devices", [["CPU", "CPU2"], ["CPU", "CPU2", "REFERENCE"]])
 def test_a_chain_of_parts(executor, config, devices):

@@ -54,7 +54,8 @@ def check(request, x, proto=BRANCHES):
 
 
 @pytest.mark.parametrize(
-    "config", [{}, {"REJECT_NAN": True}, {"HETERO_TIMEOUT_MS": 5000}, {"INFERENCE_NUM_THREADS": 2}]
+    "config",
+    [{}, {"REJECT_NAN": True}, {"HETERO_TIMEOUT_MS": 60_000}, {"INFERENCE_NUM_THREADS": 2}],
 )
 def test_whatever_comes_in(config):
     settings = dict(config)

@@ -42,15 +42,15 @@ def check(results):
 
 
 def test_requests_share_a_run():
-    device = FakeDevice("A")
-    compiled = core_with(device).compile_model(NET, "BATCH:A(4)")
+    device, config = FakeDevice("A"), {"AUTO_BATCH_TIMEOUT": 60_000}
+    compiled = core_with(device).compile_model(NET, "BATCH:A(4)", config)
     assert compiled.optimal_number_of_infer_requests == 4
     assert compiled.get_property("BATCH_SIZE") == 4
     check(together(compiled, 8))
     assert device.runs == 2
     assert [model.inputs[0].shape for model in device.compiled] == [(1, 3), (4, 3)]
     assert compiled.explain().notes == [
-        "batches of 4: 2 have run; requests wait 1000 ms for others"
+        "batches of 4: 2 have run; requests wait 60000 ms for others"
     ]
 
 
@@ -88,8 +88,8 @@ def test_a_batch_is_no_larger_than_the_requests_that_there_will_be():
 
 
 def test_a_batch_that_fails_runs_one_by_one():
-    device = FakeDevice("A", fails_at_run=[1])
-    compiled = core_with(device).compile_model(NET, "BATCH:A(2)")
+    device, config = FakeDevice("A", fails_at_run=[1]), {"AUTO_BATCH_TIMEOUT": 60_000}
+    compiled = core_with(device).compile_model(NET, "BATCH:A(2)", config)
     check(together(compiled, 2))
     assert device.runs == 3
     assert "one failed, and ran one by one: the device fell over" in compiled.explain().notes[0]

@@ -183,7 +183,7 @@ def test_no_thread_sees_a_part_of_sympy(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     code = (
         "import sympy, time; first = threading.Thread(target=lambda: sympy.late); first.start(); "
-        "wait = lambda: 'early' in vars(sympy) or time.sleep(0.001) or wait(); wait(); "
+        "list(iter(lambda: 'early' in vars(sympy) or time.sleep(0.001), True)); "
         "assert sympy.early == 1; assert vars(sympy)['late'] == 2; first.join()"
     )
     assert resident(COMES.format(asks=code)) == 0

@@ -59,7 +59,7 @@ def test_a_full_queue_waits(gate, gated):
     third.join(0.05)
     assert third.is_alive()
     gate.set()
-    third.join(20)
+    third.join(60)
     assert not third.is_alive()
     queue.wait_all()
     assert queue.is_ready()

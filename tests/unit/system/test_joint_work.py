@@ -163,7 +163,7 @@ print(fork())
 """
     # From Python 3.12 on, each fork of a process with threads is warned about.
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=50)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert (done.stdout, done.stderr) == ("0 0\n1\n", "")
 
 

@@ -21,9 +21,9 @@ def test_threads_start_with_the_first_task():
     assert set(threading.enumerate()) <= before
     found = queue.SimpleQueue()
     threads.submit(lambda a, b: found.put(a + b), 1, 2)
-    assert found.get(timeout=20) == 3
+    assert found.get(timeout=60) == 3
     threads.submit(lambda: found.put(threading.current_thread().name))
-    assert found.get(timeout=20).startswith("lazy")
+    assert found.get(timeout=60).startswith("lazy")
     threads.close()
 
 
@@ -34,7 +34,7 @@ def test_closed_threads_start_again():
     threads.close()
     threads.close()
     threads.submit(found.put, 7)
-    assert (found.get(timeout=20), found.get(timeout=20)) == (6, 7)
+    assert (found.get(timeout=60), found.get(timeout=60)) == (6, 7)
     threads.close()
 
 
@@ -54,7 +54,7 @@ def test_a_task_that_comes_while_the_threads_are_closed_is_done():
     finally:
         sys.setprofile(None)
     closing.join()
-    assert found.get(timeout=20) == 6
+    assert found.get(timeout=60) == 6
     threads.close()
 
 
@@ -95,10 +95,10 @@ held.wait()
 child = os.fork()
 if child == 0:
     threads.submit(found.put, 7)
-    os._exit(found.get(timeout=20))
+    os._exit(found.get(timeout=60))
 release.set()
 threads.submit(found.put, 8)
-print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), found.get(timeout=20))
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), found.get(timeout=60))
 """
 
 

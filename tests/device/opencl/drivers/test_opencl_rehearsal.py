@@ -377,7 +377,7 @@ def test_an_interrupt_ends_a_compile_and_what_it_began(monkeypatch):
         signal.signal(signal.SIGINT, handler)
     assert [process.process.returncode for process in lent] == [-signal.SIGKILL]
     for thread in {*threading.enumerate()} - before:
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
     monkeypatch.setattr(standing_processes, "lend", lend)
     monkeypatch.setattr(rehearsal.verdicts, "write", lambda *args: args[-1])

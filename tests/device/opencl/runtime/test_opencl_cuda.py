@@ -580,7 +580,7 @@ def loading(driven_by_cuda, monkeypatch):
     allowed, loaded = threading.Event(), {}
 
     def load(_, program) -> bool:
-        assert allowed.wait(10)
+        assert allowed.wait(60)
         loaded[id(program)] = program
         return True
 
@@ -597,7 +597,7 @@ def loading(driven_by_cuda, monkeypatch):
 def _wait_for_background() -> None:
     done = threading.Event()
     cuda_device.BACKGROUND.submit(done.set)
-    assert done.wait(10)
+    assert done.wait(60)
 
 
 def test_graphs_are_made_beside_runs_of_many_shapes_and_requests(loading, monkeypatch) -> None:

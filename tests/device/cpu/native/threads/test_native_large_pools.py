@@ -66,7 +66,7 @@ def test_helpers_end_with_their_pool():
     threads = pool.threads
     assert not any(thread.join(0) for thread in threads)
     pool.stop()
-    assert all(thread.join(1) for thread in threads)
+    assert all(thread.join(60) for thread in threads)
 
 
 @walked
