@@ -106,7 +106,7 @@ class Device:
         with self._lock:
             if self._context is None:
                 try:
-                    self._context = cl.Context([self.handle])
+                    self._context = _new_context(self.handle)
                 except cl.Error as error:
                     held = "OUT_OF_HOST_MEMORY" in str(error)  # NVIDIA's words for the card's, too
                     raise DeviceUnavailableError(
@@ -221,6 +221,29 @@ class Device:
                 "local memory": f"{self.limits.local_bytes / 2**10:.0f} KiB",
             },
         )
+
+
+def _new_context(handle: Any) -> Any:
+    """A context, made while other threads of Python go on.
+
+    pyopencl's constructor has them wait: for a fifth of a second with NVIDIA's driver, and for as
+    long as other processes open the card.
+
+    Raises:
+        pyopencl.Error: The driver refuses.
+    """
+    import pyopencl as cl
+
+    try:
+        create = installed_drivers.opencl_library().clCreateContext
+    except (AttributeError, OSError):
+        return cl.Context([handle])
+    pointer = ctypes.c_void_p
+    create.restype, create.argtypes = pointer, (pointer, ctypes.c_uint, *[pointer] * 4)
+    devices = (pointer * 1)(handle.int_ptr)
+    made = create(None, 1, ctypes.addressof(devices), None, None, None)
+    # What refused says why to pyopencl.
+    return cl.Context.from_int_ptr(made, False) if made else cl.Context([handle])
 
 
 def find_device(device_id: str) -> Device:

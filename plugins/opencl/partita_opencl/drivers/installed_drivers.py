@@ -8,6 +8,7 @@ each driver can be loaded alone. Elsewhere the loader is taken as it is: one dri
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import hashlib
 import importlib
@@ -208,6 +209,17 @@ def platforms(drivers: Sequence[Driver]) -> list[Any]:
     for one in found:
         name_processors(one)
     return found
+
+
+def opencl_library() -> ctypes.CDLL:
+    """The loader that pyopencl itself is linked to: another one has other handles.
+
+    Raises:
+        OSError: It cannot be opened.
+    """
+    import pyopencl as cl
+
+    return ctypes.CDLL(cl._cl.__file__)
 
 
 def _set_linkers(folders: Sequence[str]) -> None:

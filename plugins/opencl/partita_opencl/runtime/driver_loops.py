@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from partita_opencl.drivers.installed_drivers import opencl_library
 from partita_opencl.native_loops import Loop
 
 _log = logging.getLogger(__name__)
@@ -80,7 +81,7 @@ class DriverKernel:
 def kernel_functions() -> tuple[Callable[..., int | None], Callable[[int], int]] | None:
     """``clCreateKernel`` and ``clReleaseKernel``, or ``None`` where they cannot be had."""
     try:
-        library = _loader()
+        library = opencl_library()
         word, release = ctypes.c_void_p, library.clReleaseKernel
         create = library.clCreateKernel
     except (AttributeError, OSError) as error:
@@ -91,22 +92,11 @@ def kernel_functions() -> tuple[Callable[..., int | None], Callable[[int], int]]
     return create, release
 
 
-def _loader() -> Any:
-    """The loader that pyopencl itself is linked to: another one has other handles.
-
-    Raises:
-        OSError: It cannot be opened.
-    """
-    import pyopencl as cl
-
-    return ctypes.CDLL(cl._cl.__file__)
-
-
 @functools.cache
 def driver_loops() -> DriverLoops | None:
     """The compiled loops, or ``None`` where the driver's functions cannot be had."""
     try:
-        library = _loader()
+        library = opencl_library()
         functions = [
             ctypes.cast(function, ctypes.c_void_p).value
             for function in (library.clEnqueueNDRangeKernel, library.clSetKernelArg)

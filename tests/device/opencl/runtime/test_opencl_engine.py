@@ -1,12 +1,10 @@
 """Engine of the OPENCL devices: memory, requests, tensors, profiles, programs on disk."""
 
-import ctypes
 import gc
 import itertools
 import os
 import threading
 import weakref
-from types import SimpleNamespace
 
 import numpy as np
 import onnx.parser
@@ -262,13 +260,33 @@ def test_a_device_whose_memory_others_hold_says_so(monkeypatch):
 
     from partita.errors import DeviceUnavailableError
 
+    class Library:
+        @staticmethod
+        def clCreateContext(*_):  # OpenCL's name
+            return None
+
     def full(_handles):
         raise cl.RuntimeError("Context failed: OUT_OF_HOST_MEMORY")
 
     first = all_devices()[0]
+    monkeypatch.setattr(devices.installed_drivers, "opencl_library", Library)
     monkeypatch.setattr(cl, "Context", full)
     with pytest.raises(DeviceUnavailableError, match=r"OUT_OF_HOST_MEMORY\. Other programs may"):
         _ = devices.Device(0, first.handle, first.driver).context
+
+
+def test_a_context_is_made_by_a_call_that_other_threads_do_not_wait_for(monkeypatch):
+    """pyopencl's constructor keeps Python's lock while the driver opens the device."""
+    import pyopencl as cl
+
+    class Waiting:
+        from_int_ptr = cl.Context.from_int_ptr
+
+    first = all_devices()[0]
+    monkeypatch.setattr(cl, "Context", Waiting)
+    context = devices.Device(0, first.handle, first.driver).context
+    assert [one.int_ptr for one in context.devices] == [first.handle.int_ptr]
+    assert cl.Buffer(context, cl.mem_flags.READ_WRITE, 64).size == 64
 
 
 def test_a_broken_platform_costs_only_itself(monkeypatch):
@@ -538,8 +556,7 @@ def loops(request, monkeypatch):
     """The native loops, which cannot be had for a reason, or can."""
     find = driver_loops.driver_loops
     if request.param == "function":
-        lacking = SimpleNamespace(**{**vars(ctypes), "CDLL": lambda _: object()})
-        monkeypatch.setattr(driver_loops, "ctypes", lacking)
+        monkeypatch.setattr(driver_loops, "opencl_library", object)
         by_driver = driver_loops.kernel_functions.__wrapped__
         monkeypatch.setattr(driver_loops, "kernel_functions", by_driver)
         find = find.__wrapped__
