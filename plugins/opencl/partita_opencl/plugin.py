@@ -69,9 +69,16 @@ class OpenClPlugin(DevicePlugin):
         self, model: partita.Model, properties: DeviceProperties
     ) -> partita.DeviceModel:
         """Lowers and fuses the model; static shapes are planned and built at once."""
-        from partita_opencl.runtime.device_model import OpenClModel
+        from partita.system.threads import joint_work
+        from partita_opencl.device.device import find_device
 
-        return OpenClModel(model, cast("OpenClProperties", properties), self._name(properties))
+        known = cast("OpenClProperties", properties)
+        with joint_work.workers(1) as pool:
+            # The device opens beside imports and lowering; what fails there fails again in use.
+            pool.submit(getattr, find_device(known.DEVICE_ID), "pool")
+            from partita_opencl.runtime.device_model import OpenClModel
+
+            return OpenClModel(model, known, self._name(properties))
 
     def can_share(self, memory: str, device_id: str = "") -> bool:
         """Tensors of the same device, and host tensors where the device is the host's processor."""

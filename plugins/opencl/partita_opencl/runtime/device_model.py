@@ -97,9 +97,7 @@ class OpenClModel(DeviceModel):
             1 if self.target.limits.is_cpu else _REQUESTS_AT_ONCE
         )
         self.fuse_chains = properties.FUSE_ELEMENTWISE
-        with joint_work.workers(2) as pool:  # trials of units beside those of families
-            # The device opens beside the lowering; what fails there fails again where it is used.
-            pool.submit(getattr, self.target, "pool")
+        with joint_work.workers(1) as pool:  # trials of units beside those of families
             graph = lower(model)
             own_halves = any(v.dtype == HALF for n in graph.nodes for v in n.outputs if v)
             precision = properties.INFERENCE_PRECISION_HINT
