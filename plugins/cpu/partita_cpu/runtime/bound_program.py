@@ -140,9 +140,16 @@ class BoundProgram:
             self._take_outputs(inputs, outputs)
             self._to_buffers = outputs is None
         self._make_calls()
-        if outputs is None and self._layout.is_direct:
+        if not self._layout.is_direct:
+            return self._collect(outputs)
+        if outputs is None:
             return list(self._buffers.arrays)  # type: ignore[arg-type]  # all have one
-        return self._collect(outputs)
+        return [
+            # One of another shape is an error, as the request says.
+            deliver(made, None if given is None or given.shape != made.shape else given)
+            for made, given in zip(self._outputs, outputs, strict=True)
+            if made is not None  # all are
+        ]
 
     def _has_buffers(self) -> bool:
         """Whether buffers, of other shapes perhaps, are where steps write outputs to."""

@@ -176,12 +176,12 @@ def _element_places(b: Builder, node: Node, x: Operand, index: Operand) -> Opera
 
 def _beginnings(*sizes: int) -> Array:
     """Where elements lie whose coordinates count up to a shape: its sizes, then the steps."""
-    shape, steps = sizes[: len(sizes) // 2], sizes[len(sizes) // 2 :]
-    base = np.zeros([1] * len(shape), np.int64)
-    for axis, size in enumerate(shape):
-        along = [size if k == axis else 1 for k in range(len(shape))]
-        base = base + (np.arange(size) * steps[axis]).reshape(along)
-    return base.reshape(-1)
+    half = len(sizes) // 2
+    base = np.zeros(1, np.int64)
+    for size, step in zip(sizes[:half], sizes[half:], strict=True):
+        if size != 1:
+            base = (base[:, None] + np.arange(size) * step).reshape(-1)
+    return base
 
 
 @jit
