@@ -109,6 +109,8 @@ class Numbers(Sequence[Any]):
     @property
     def nbytes(self) -> int:
         """What they take, arrays among them included."""
+        if not self.others:
+            return self.integers.nbytes
         arrays = (x.nbytes for x in self.others.values() if isinstance(x, np.ndarray))
         return self.integers.nbytes + sum(arrays)
 
