@@ -38,6 +38,11 @@ def call_all() -> Loop:
     return Loop("call_all", 2)
 
 
+def prepare() -> None:
+    """Compiles the loops now, as a thread does for another one that will use them."""
+    _engine()
+
+
 @functools.cache
 def _engine() -> Any:
     """The engine that holds the machine code; once it goes, so does the code."""

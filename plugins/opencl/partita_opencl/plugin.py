@@ -75,7 +75,7 @@ class OpenClPlugin(DevicePlugin):
         known = cast("OpenClProperties", properties)
         with joint_work.workers(1) as pool:
             # The device opens beside imports and lowering; what fails there fails again in use.
-            pool.submit(getattr, find_device(known.DEVICE_ID), "pool")
+            pool.submit(find_device(known.DEVICE_ID).open)
             from partita_opencl.runtime.device_model import OpenClModel
 
             return OpenClModel(model, known, self._name(properties))

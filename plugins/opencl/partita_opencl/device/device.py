@@ -17,6 +17,7 @@ from partita.system.memory_limits import more_memory
 from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
 from partita.system.threads.made_once import made_once
 from partita.tensors.tensor import HOST
+from partita_opencl import native_loops
 from partita_opencl.cuda import trial
 from partita_opencl.cuda.cuda_device import CudaSide, opened
 from partita_opencl.device.buffer_pool import BufferPool, raw
@@ -183,6 +184,11 @@ class Device:
             if self._pool is None:
                 self._pool = BufferPool(context, self.limits, f"OPENCL.{self.id}", cuda)
             return self._pool
+
+    def open(self) -> None:
+        """Makes ready what a first request needs, in a thread beside those that compile for it."""
+        _ = self.pool
+        native_loops.prepare()
 
     @property
     def programs(self) -> ProgramCache:

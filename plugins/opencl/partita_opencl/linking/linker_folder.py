@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 from partita.storage.cache_folder import cache_folder, keep_private, read_private
-from partita_opencl.linking import ld
 
 _log = logging.getLogger(__name__)
 
@@ -34,7 +33,7 @@ def system_linkers() -> list[str]:
 
 def linker_folder() -> str:
     """The folder, which is made if it is not there; empty if there is no room to keep one."""
-    place = Path(ld.__file__).resolve().parent
+    place = Path(__file__).resolve().parent  # where `ld.py` is, too
     # Neither the user's settings nor installed packages, which would take longer to find.
     python = [sys.executable, "-I", "-S", "-c", _CODE.format(folder=str(place))]
     command = f'#!/bin/sh\nexec {shlex.join(python)} "$@"\n'.encode("utf-8", "surrogateescape")

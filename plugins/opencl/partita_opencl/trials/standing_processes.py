@@ -66,15 +66,18 @@ class NoProcessError(Exception):
 
 
 def best_count(device: Device, trials: int) -> int:
-    """How many processes should share trials: all that are there, and others if trials are many."""
+    """How many processes should share trials: all that are there, and more if trials are many.
+
+    Trials that others make at the same time count, too.
+    """
     if trials <= _FEW:
         return 1
     if device.limits.is_cpu:
         return min(trials, _most(device))
     _take_over(device)
     with _lock:
-        there = _count(os.getpid(), device.id)
-    return min(trials, max(2, trials // _OF_PROCESS, there), _most(device))
+        there, others = _count(os.getpid(), device.id), _seated[os.getpid(), device.id]
+    return min(trials, max(2, others + trials // _OF_PROCESS, there), _most(device))
 
 
 def _count(pid: int, device_id: str) -> int:
