@@ -25,6 +25,7 @@ from partita.storage.cache_folder import (
 )
 from partita.storage.temporary_folder import TemporaryFolder
 from partita.system.processor_identity import processor_identity
+from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
 
 _FEW = 3
 """What is known of the processor, and kernels, of which every model needs more than two."""
@@ -42,6 +43,7 @@ ROOM = 1 << 22
 _log = logging.getLogger(__name__)
 _spare: TemporaryFolder | None = None
 """Where other processes leave files for this one, once the cache was found to be full."""
+_lock = InterruptSafeLock()
 _writes = itertools.count()
 _holding_code: set[Path] = set()
 """Folders in which there was more."""
@@ -124,13 +126,14 @@ def root_with_room() -> Path | None:
     folder = _folder()
     if folder is None:
         return None
-    if _spare is None and not has_room(folder, ROOM):
-        try:
-            _spare = TemporaryFolder("partita-kernels-")
-        except OSError as error:
-            _log.info("Kernels cannot be made by other processes: %s", error)
-            return None
-    return cache_root() if _spare is None else _spare.path
+    with _lock:  # of two folders the first would go with what processes leave there
+        if _spare is None and not has_room(folder, ROOM):
+            try:
+                _spare = TemporaryFolder("partita-kernels-")
+            except OSError as error:
+                _log.info("Kernels cannot be made by other processes: %s", error)
+                return None
+        return cache_root() if _spare is None else _spare.path
 
 
 def file_name(name: str, key: str) -> str:

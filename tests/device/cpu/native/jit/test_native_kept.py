@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
+import importlib.util
 import os
 import subprocess
 import sys
 import textwrap
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -288,6 +292,25 @@ def test_the_fingerprint_covers_where_that_is():
     here, moved = (jit(apart=("int",), answers=True)(body) for _ in range(2))
     moved.__module__ = f"{__name__}.elsewhere"
     assert fingerprint(caller_of(here)) != fingerprint(caller_of(moved))
+
+
+def test_threads_that_find_the_cache_to_be_full_share_one_folder(folder):
+    """The first of two would go, and what others left there, when the second is made."""
+    spec = importlib.util.find_spec(disk_cache.__name__)
+    anew = importlib.util.module_from_spec(spec)  # nothing was found to be full in it so far
+    spec.loader.exec_module(anew)
+    met = threading.Barrier(2)
+
+    def has_no_room(*_):
+        with contextlib.suppress(threading.BrokenBarrierError):
+            met.wait(0.2)  # for one that looks meanwhile
+        return False
+
+    anew.has_room = has_no_room
+    with ThreadPoolExecutor(2) as threads:
+        one, other = threads.map(lambda _: anew.root_with_room(), range(2))
+    assert one == other
+    assert one.is_dir()
 
 
 def test_the_fingerprint_is_the_same_in_other_processes():
