@@ -37,7 +37,7 @@ from partita_cpu.nhwc.depthwise_direct import Depthwise, depthwise_addresses
 from partita_cpu.nhwc.depthwise_separable import multiply_depthwise
 from partita_cpu.threads.thread_memory import room_of
 
-BAND_SHARE = 5 / 16
+BAND_SHARE = 3 / 8
 """Of the second-level cache, for the rows that are kept; the rest is for what is read beside them.
 
 Fewer rows would mean that more of them are moved.
