@@ -175,6 +175,8 @@ def _split(model: Model, text: str) -> tuple[Port | None, str]:
 def _read(model: Model, text: str, normalize: str) -> dict[str, Any]:
     """What a text gives inputs: an array, or a number for an input of whatever size."""
     port, source = _split(model, text)
+    if not source and (port is None or port.dtype is None or port.dtype.kind != "O"):
+        raise InputError(f"--input '{text}' names no file and no number; write NAME=FILE.")
     path = Path(source)
     if path.is_dir():
         if port is not None:

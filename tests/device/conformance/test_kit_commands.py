@@ -41,7 +41,7 @@ def test_a_report_that_cannot_be_written_is_told_of_before_the_checks(tmp_path, 
     assert main(["conformance", "-d", "REFERENCE", *SOME, "--report", folder]) == 1
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert "Not a directory" in captured.err
+    assert "is to be a folder, and there is a file" in captured.err
 
 
 def test_device_that_passes(capsys, tmp_path):

@@ -345,6 +345,8 @@ def test_the_folder_of_inputs_goes_without_a_name(command, tmp_path):
     code, _, err = command("run", "-d", "A", "-i", f"x={tmp_path}")
     assert code == 1
     assert "is a folder with all inputs; write it without a name" in err
+    code, _, err = command("run", "-d", "A", "-i", "x=")
+    assert (code, "'x=' names no file and no number" in err) == (1, True)
     code, _, err = command("run", "-d", "A", "-i", tmp_path)
     assert code == 1
     assert "input_0.pb' cannot be read as the value of 'x'" in err

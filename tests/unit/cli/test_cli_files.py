@@ -88,6 +88,7 @@ def test_errors_that_name_a_file_keep_it():
     [
         (["run", "builtin:digits", "-o", "none/out.npz"], "there is no folder 'none'"),
         (["run", "builtin:digits", "-o", "."], "is a folder; name a file in it"),
+        (["run", "builtin:digits", "-o", "out.txt"], "does not end with '.npz'"),
         (["report", "builtin:digits", "--output", "page.pdf"], "'.html' or '.htm' or '.json'"),
         (["report", "builtin:digits", "--trace", "none/run.json"], "there is no folder 'none'"),
         (["plan", "builtin:digits", "--gantt", "page.pdf"], "'.html' or '.htm' or '.svg'"),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from partita.cli.arguments import Commands, add_command, positive_float
 from partita.cli.output import Output
-from partita.errors import PluginError
+from partita.errors import PartitaError, PluginError
 from partita.suggestions import guess
 
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
 
     Raises:
         PluginError: The expectations are wrong, or a pattern matches no check.
+        PartitaError: The report is to go into a file.
         OSError: The report's folder cannot be made.
     """
     from partita_conformance.expectations import ExpectationsError
@@ -89,7 +90,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
             out.error(f"error: {args.device} is {state}, nothing was tested: {reason}")
             return 1
         if args.report is not None:  # that it cannot be written is told before hours of checks
-            args.report.mkdir(parents=True, exist_ok=True)
+            _make_folder(args.report)
         _run_checks(session, out)
     except ExpectationsError as error:
         raise PluginError(str(error)) from error
@@ -116,6 +117,21 @@ def _session(args: argparse.Namespace) -> Session:
         isolate=not args.in_process,
         timeout_s=args.timeout,
     )
+
+
+def _make_folder(folder: Path) -> None:
+    """Makes the report's folder.
+
+    Raises:
+        PartitaError: It is a file.
+        OSError: It cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise PartitaError(
+            f"--report '{folder}' is to be a folder, and there is a file of that name or above it."
+        ) from error
 
 
 def _run_checks(session: Session, out: Output) -> None:

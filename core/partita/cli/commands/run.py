@@ -65,7 +65,7 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "-o",
         "--output",
-        type=output_file(),
+        type=output_file(".npz", ""),
         metavar="FILE.npz",
         help="write the outputs; '-' writes them to stdout, and what is shown to stderr",
     )
