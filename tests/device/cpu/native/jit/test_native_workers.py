@@ -237,7 +237,12 @@ def test_one_that_is_killed_at_its_job(tmp_path):
 def test_others_that_are_slow_are_waited_for(tmp_path):
     """They answer nothing for longer than others have patience, but they compute."""
     code = """
+        import itertools
+
         compile_pool.PATIENCE_S = 0.5
+        seconds, looks = compile_pool.group_seconds, itertools.count()
+        # At each look a little more, also where other programs keep them from computing so long.
+        compile_pool.group_seconds = lambda group: seconds(group) + 1e-3 * next(looks)
         print(softmax(), compiled_here())
         """
     assert python(code, tmp_path) == "True False"
