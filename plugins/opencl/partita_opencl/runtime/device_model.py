@@ -258,6 +258,7 @@ class OpenClModel(DeviceModel):
         Raises:
             UnsupportedOpError: The driver fails at operations of the model in all ways.
             LaunchError: It fails at what is no operation of the model, as a cast.
+            CompileError: Matrix units fail that nothing in the graph told of before fusion.
         """
         failing: Mapping[str, str] = {}
         while True:
@@ -274,6 +275,11 @@ class OpenClModel(DeviceModel):
                         self._refuse(error, failing)
                         raise
             except _UnitsError as error:
+                if Units.MATRIX in error.wrong:  # which fusion has counted on
+                    raise CompileError(
+                        f"Device '{self.device}' computes wrongly what fusion made of model "
+                        f"'{self.model.name}': {error}. Compile it again, for other kernels."
+                    ) from error
                 with self._lock:
                     if self.specializer is specializer:
                         self.tuning, why = _without(self.tuning, error.wrong)
@@ -303,8 +309,9 @@ class OpenClModel(DeviceModel):
             return None
 
         def trial() -> None:
-            wrong = objections(self.target, wanted)
-            if any(wrong.values()):
+            reasons = objections(self.target, wanted)
+            wrong = {units: reasons[units] for units in wanted if reasons[units]}
+            if wrong:
                 raise _UnitsError(wrong)
             self._tried_programs |= programs
 
@@ -414,11 +421,11 @@ class _UnitsError(Exception):
     """Units compute wrongly that a plan's launches use.
 
     Attributes:
-        wrong: By the units what is wrong with them; empty for others.
+        wrong: By the units what is wrong with them.
     """
 
     def __init__(self, wrong: Mapping[Units, str]) -> None:
-        super().__init__("; ".join(filter(None, wrong.values())))
+        super().__init__("; ".join(wrong.values()))
         self.wrong = wrong
 
 

@@ -50,7 +50,7 @@ def _uses_of(op_types: set[str]) -> set[Use]:
 
 
 def parts_launched(programs: Iterable[ProgramKey], limits: Limits) -> Mapping[Units, set[int]]:
-    """The parts of trials of other units than those of a warp that programs depend on.
+    """The parts of trials that programs depend on; those of a warp's units were made before.
 
     Args:
         programs: Those of a plan's launches.
@@ -71,10 +71,14 @@ def _launched(
     options: dict[str, Any] = dict(program.options)
     needed = []
     match program.file:
-        case "product_stream.cl" if "WARPGROUP" in options:
+        case "product_stream.cl":
             marks = {Use.BFLOAT: "BFLOAT", Use.NORMALIZED: "NORMALIZE"}
             uses = {None, *(use for use, name in marks.items() if name in options)}
-            needed.append((Units.WARPGROUP, uses))
+            needed.append((Units.WARPGROUP if "WARPGROUP" in options else Units.MATRIX, uses))
+        case "attention.cl":
+            needed.append((Units.MATRIX, {Use.ATTENTION}))
+        case "cache_prompt.cl":
+            needed.append((Units.MATRIX, {Use.PROMPTS}))
         case "product_bulk.cl":
             needed.append((Units.COPY_ENGINE, {None}))
         case "product_run.cl":
@@ -85,8 +89,10 @@ def _launched(
             needed.append((Units.COPY_ENGINE, {Use.BLOCKS}))
             if int(options.get("PRODUCTS", 1)) > 1:
                 needed.append((Units.RESIDENT, {Use.BLOCKS}))
-        case "recurrent_units.cl" if int(options["SHARES"]) > 1:
-            needed.append((Units.RESIDENT, {Use.RECURRENT}))
+        case "recurrent_units.cl":
+            needed.append((Units.MATRIX, {Use.RECURRENT}))
+            if int(options["SHARES"]) > 1:
+                needed.append((Units.RESIDENT, {Use.RECURRENT}))
     sizes = options.get("BM"), options.get("BN")
     found = []
     for units, uses in needed:

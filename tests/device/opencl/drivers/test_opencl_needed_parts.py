@@ -51,21 +51,26 @@ def test_a_launch_of_four_warps_needs_the_parts_of_its_tile(limits, flags, uses)
 
 def test_launches_need_the_parts_of_what_they_do(limits):
     programs = [
-        program("product_stream.cl", BM=32, BN=32),  # by a warp: tried before the plan is made
+        program("product_stream.cl", BM=32, BN=64),
+        program("attention.cl"),
         program("chain.cl"),
         program("product_bulk.cl", BM=128, BN=192),
         program("block_tiles.cl", PRODUCTS=3),
         program("recurrent_units.cl", SHARES=2),
     ]
     blocks = {Use.BLOCKS}
+    by_a_warp = parts_of(Units.MATRIX, limits, sizes=(32, 64))
+    by_a_warp |= parts_of(Units.MATRIX, limits, uses={Use.ATTENTION, Use.RECURRENT})
     assert parts_launched(programs, limits) == {
+        Units.MATRIX: by_a_warp,
         Units.COPY_ENGINE: parts_of(Units.COPY_ENGINE, limits, sizes=(128, 192))
         | parts_of(Units.COPY_ENGINE, limits, uses=blocks),
         Units.RESIDENT: parts_of(Units.RESIDENT, limits, uses={Use.BLOCKS, Use.RECURRENT}),
     }
     alone = [program("recurrent_units.cl", SHARES=1), program("block_rows.cl")]
     assert parts_launched(alone, limits) == {
-        Units.COPY_ENGINE: parts_of(Units.COPY_ENGINE, limits, uses=blocks)
+        Units.MATRIX: parts_of(Units.MATRIX, limits, uses={Use.RECURRENT}),
+        Units.COPY_ENGINE: parts_of(Units.COPY_ENGINE, limits, uses=blocks),
     }
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from onnx import helper, numpy_helper
 
-from partita.errors import PartitaError
+from partita.errors import CompileError, PartitaError
 from partita_opencl.device.device import find_device
 from partita_opencl.drivers.hopper_ptx import HIDDEN, multiplier, unhidden
 from partita_opencl.emitters import nhwc_images
@@ -360,6 +360,23 @@ def test_a_trial_of_warpgroups_that_fails_leaves_the_warps(monkeypatch):
     request.infer(feeds)
     [info, *_] = [i for i in request.get_profiling_info() if i.node_type == "MatMul"]
     assert "product_stream (stepped back: no wgmma here)" in info.exec_type
+
+
+def test_units_of_a_warp_that_fail_when_a_plan_is_made_are_an_error_once(monkeypatch):
+    """They are tried before fusion, if the graph tells that they will be needed."""
+    wrong = iter(["", "wrong here", "wrong here"])
+
+    def objections(_, wanted):
+        return dict.fromkeys(wanted, "") | {Units.MATRIX: next(wrong)}
+
+    monkeypatch.setattr(compiled_module, "objections", objections)
+    feeds = {"x": floats(9, 64)}
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
+    model = build(nodes, feeds, ["y"], weights(w=(64, 16)))
+    how = {"INFERENCE_PRECISION_HINT": "f16", "TILING": "LOCAL"}
+    with pytest.raises(CompileError, match=r"wrong here\. Compile it again"):
+        compiled(model, **how)
+    assert not compiled(model, **how).device_model.tuning.matrix_units
 
 
 def test_rows_of_a_tile_that_are_not_there_read_nothing_by_taps_far_away():
