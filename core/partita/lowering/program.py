@@ -463,11 +463,17 @@ def in_rows(array: Array) -> Array:
 class _Memory:
     """Exposes the memory of a read-only array as writable bytes and keeps it alive."""
 
+    __slots__ = ("_array",)
+
     def __init__(self, array: Array) -> None:
         self._array = array
-        self.__array_interface__ = {
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        """By which numpy makes the array; a decoder has hundreds of them, and needs each once."""
+        return {
             "version": 3,
-            "shape": (array.nbytes,),
+            "shape": (self._array.nbytes,),
             "typestr": "|u1",
-            "data": (array.ctypes.data, False),
+            "data": (self._array.ctypes.data, False),
         }

@@ -1,11 +1,14 @@
 """Blocks of quants become quants, scales and zero points of the same numbers."""
 
+import weakref
+
 import numpy as np
 import pytest
 from gguf_files import ELEMENTS, QUANTISED, Stored, gguf_bytes, random_tensor, stored
 
-from partita.frontends.gguf import weights
+from partita.frontends.gguf import rotary, weights
 from partita.frontends.gguf.container import GgufFile
+from partita.frontends.gguf.hyperparameters import RopeScaling
 
 
 def tensor_of(content):
@@ -102,3 +105,15 @@ def test_nothing_that_was_made_is_kept(kind):
     assert lazy.numpy() is not lazy.numpy()
     assert lazy.nbytes == lazy.numpy().nbytes
     assert tensor.blocks().shape == (2, 256 // ELEMENTS.get(kind, 32))
+
+
+def test_rotary_tables_are_kept_by_who_asked_for_them():
+    tables = rotary.RotaryTables(np.array([1.0, 0.01]), 3000, RopeScaling())
+    lazy = {part: tables.tensor(part) for part in ("cos", "sin")}
+    turns = np.arange(3000)[:, None] * np.array([1.0, 0.01])
+    for part in ("cos", "sin", "sin", "cos"):
+        found = lazy[part].numpy()
+        np.testing.assert_allclose(found, getattr(np, part)(turns), atol=1e-6)
+        kept = weakref.ref(found)
+        del found
+        assert kept() is None

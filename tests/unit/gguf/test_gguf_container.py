@@ -2,6 +2,7 @@
 
 import random
 import struct
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -59,6 +60,17 @@ def test_what_a_file_holds():
     assert [inner.tolist() for inner in held["n2"]] == nested
     np.testing.assert_array_equal(file.tensors["w"].blocks(), np.arange(6).reshape(2, 3))
     assert file.tensors["v"].shape == (4,)
+
+
+def test_texts_take_their_places_in_the_file_alone():
+    count = 20_000
+    data = gguf_bytes({"s": [f"{n}" for n in range(count)]}, {})
+    tracemalloc.start()
+    held = opened(data).metadata["s"]
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 24 * count
+    assert held[count - 1] == f"{count - 1}"
 
 
 def test_version_two_is_read_as_well():

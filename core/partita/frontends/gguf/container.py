@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import math
 import struct
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
@@ -299,7 +300,7 @@ class _Reader:
         count = self._count(f"texts of '{key}'", 8, _MOST_TEXTS - self._texts_told)
         self._texts_told += count
         data, size, at = self._data, len(self._data), self._at
-        starts, ends = np.empty((2, count), np.int64)
+        starts, ends = array("q", (0,)) * count, array("q", (0,)) * count
         for index in range(count):  # a vocabulary: this is the long loop of reading
             if at + 8 > size:
                 break
@@ -312,7 +313,7 @@ class _Reader:
         if at > size or (count and ends[-1] != at):
             raise self.error(f"the texts of '{key}' end beyond the file")
         self._at = at
-        return TextArray(data, starts.tolist(), ends.tolist())
+        return TextArray(data, starts, ends)
 
     def _dtype(self, kind: int, what: str) -> np.dtype[Any]:
         dtype = _NUMBERS.get(kind)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -52,7 +51,9 @@ def frequencies(size: int, base: float, scaling: RopeScaling, factors: Array | N
 
 
 class RotaryTables:
-    """Cosines and sines by position, computed when they are asked for and then kept.
+    """Cosines and sines by position, computed when they are asked for.
+
+    Whoever asks has a copy of its own; one of both is kept until it is asked for in its turn.
 
     Args:
         frequencies: Radians per position [size / 2].
@@ -66,18 +67,23 @@ class RotaryTables:
         self._magnitude = scaling.magnitude
         if scaling.kind == "yarn":
             self._magnitude *= scaling.yarn_magnitude
+        self._left: dict[str, Array] = {}
 
     def tensor(self, part: Literal["cos", "sin"]) -> ir.LazyTensor:
         """One of both [context, size / 2], float32."""
         import onnx_ir as ir
 
         def make() -> ir.TensorProtocol:
-            return ir.Tensor(self._parts[part])
+            found = self._left.pop(part, None)
+            if found is None:
+                computed = self._parts()
+                found = computed.pop(part)
+                self._left = computed
+            return ir.Tensor(found)
 
         shape = ir.Shape((self._context, len(self._frequencies)))
         return ir.LazyTensor(make, ir.DataType.FLOAT, shape)
 
-    @functools.cached_property
     def _parts(self) -> dict[str, Array]:
         """Both: a position's turn is that of the multiple of 1024 before it, and what is left."""
         shape = (self._context, len(self._frequencies))

@@ -240,16 +240,18 @@ class _Form:
         sized = [n for n, value in enumerate(values) if type(value) is Size]
         sized.sort(key=in_arena.__contains__)
         fixed = [0 if type(value) is Size else value for value in values]
-        self._template = np.array(fixed, np.int64)
+        # Of thirty thousand words of a decoder a thousand differ.
+        self._fixed, which = np.unique(np.array(fixed, np.int64), return_inverse=True)
+        self._which = which.astype(np.min_scalar_type(self._fixed.size))
         self._in_arena = np.array(sorted(in_arena.difference(sized)), np.int64)
         self._in_memory = np.array(words.in_memory, np.int64)
-        self._sized = np.array(sized, np.int64)
-        self._places = np.array([values[n].place for n in sized], np.int64)
+        self._sized = np.array(sized, np.int32)
+        self._places = np.array([values[n].place for n in sized], np.int32)
         self._first_in_arena = sum(n not in in_arena for n in sized)
 
     def new_memory(self, arena: int) -> Array:
         """See :class:`CallLayout`."""
-        memory = self._template.copy()
+        memory: Array = self._fixed[self._which]
         memory[self._in_arena] += arena
         memory[self._in_memory] += data_address(memory)
         return memory
@@ -294,8 +296,8 @@ def fill_words(
     Args:
         numbers: int64, by place.
         memory: int64.
-        words: int64; where in memory they go.
-        places: int64; which they are.
+        words: int32; where in memory they go.
+        places: int32; which they are.
         first: The first of those to which the address of the arena is added.
         arena: That address.
         tid: Not used: one thread calls it.
@@ -307,9 +309,9 @@ def fill_words(
         memory[words[at]] = numbers[places[at]] + arena
 
 
-_WORDS = np.zeros(1, np.int64)
+_WORDS, _INDICES = np.zeros(1, np.int64), np.zeros(1, np.int32)
 _NUMBERS = 5  # the slot of the address of an array that is a call's first argument
-CALLS = ((fill_words, (_WORDS, _WORDS, _WORDS, _WORDS, 0, 0)),)
+CALLS = ((fill_words, (_WORDS, _WORDS, _INDICES, _INDICES, 0, 0)),)
 """What is compiled here, and arguments like those that it is called with."""
 
 
