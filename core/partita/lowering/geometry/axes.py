@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from partita.errors import OperandError
@@ -94,3 +95,18 @@ def copied_if_0(size: Number, shape: Sequence[Number], axis: int) -> Number:
 
 def _copied_if_0(size: int, own: int) -> int:
     return size or own
+
+
+def rest_of_reshape(dims: Sequence[Number], shape: Sequence[Number]) -> Number | None:
+    """What -1 stands for where a Reshape gives it; ``None`` if any size would do.
+
+    First axes that stay as they are do not count, so that a batch of 0 leaves the others known.
+
+    Args:
+        dims: All that it gives, one of them -1, none of them a 0 that copies.
+        shape: Of the input.
+    """
+    most = min(dims.index(-1), len(shape))
+    same = next((n for n in range(most) if not always_equal(dims[n], shape[n])), most)
+    known = -math.prod(dims[same:])
+    return math.prod(shape[same:]) // known if known else None

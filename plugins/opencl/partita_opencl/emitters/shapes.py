@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
 from partita.contract.query import Reason, ReasonCode
 from partita.lowering import Node, Operand, reference_fold
-from partita.lowering.geometry.axes import axis_of, distinct_axes
+from partita.lowering.geometry.axes import axis_of, distinct_axes, rest_of_reshape
 from partita.lowering.geometry.ranges import count_of_range
 from partita.lowering.kernel_table import ALL_FLOATS, BOOL
 from partita.lowering.shapes.symbolic_size import holds_sizes, integer, integers
@@ -23,22 +24,22 @@ def reshape(k: Kit, node: Node, x: Operand, shape: Operand) -> Operand:
     wanted = [integer(n) for n in k.value(shape).reshape(-1)]
     if not node.attrs.get("allowzero", 0):
         wanted = [x.shape[i] if n == 0 else n for i, n in enumerate(wanted)]
-    return k.view(x, _resolved(wanted, x.size))
+    return k.view(x, _resolved(wanted, x.shape))
 
 
 @operator("Reshape", types=MOVED, until=4)
 def reshape_by_attribute(k: Kit, node: Node, x: Operand) -> Operand:
     """The same elements with dimensions given by an attribute."""
     wanted = [x.shape[i] if n == 0 else n for i, n in enumerate(node.attrs["shape"])]
-    return k.view(x, _resolved(wanted, x.size))
+    return k.view(x, _resolved(wanted, x.shape))
 
 
-def _resolved(shape: list[int], size: int) -> list[int]:
-    """The shape with -1 replaced by what remains."""
-    if -1 not in shape:
-        return shape
-    rest = -math.prod(shape)
-    return [(size // rest if rest else 0) if n == -1 else n for n in shape]
+def _resolved(wanted: list[int], shape: Sequence[int]) -> list[int]:
+    """The dimensions that are wanted, with what remains of a shape for -1."""
+    if -1 in wanted:
+        rest = rest_of_reshape(wanted, shape)
+        wanted[wanted.index(-1)] = 0 if rest is None else rest
+    return wanted
 
 
 @operator("Flatten", types=MOVED)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from partita.lowering.geometry.axes import axis_of, copied_if_0
+from partita.lowering.geometry.axes import axis_of, copied_if_0, rest_of_reshape
 from partita.lowering.geometry.broadcasting import broadcast
 from partita.lowering.geometry.slices import taken
 from partita.lowering.graph import Node
@@ -52,10 +52,10 @@ def _reshape(node: Node, operands: Any) -> Sequence[int] | None:
     if not node.attrs.get("allowzero", 0):
         dims = [copied_if_0(dim, x.shape, axis) for axis, dim in enumerate(dims)]
     if -1 in dims:
-        known = -math.prod(dims)
-        if not known:
+        rest = rest_of_reshape(dims, x.shape)
+        if rest is None:
             return None
-        dims[dims.index(-1)] = x.size // known
+        dims[dims.index(-1)] = rest
     return dims if math.prod(dims) == x.size and all(n >= 0 for n in dims) else None
 
 

@@ -8,7 +8,12 @@ from collections.abc import Sequence
 
 from partita.errors import OperandError
 from partita.lowering import Builder, Node, Operand
-from partita.lowering.geometry.axes import axis_of, copied_if_0, distinct_axes
+from partita.lowering.geometry.axes import (
+    axis_of,
+    copied_if_0,
+    distinct_axes,
+    rest_of_reshape,
+)
 from partita.lowering.geometry.boxes import Box, strides_of
 from partita.lowering.geometry.broadcasting import broadcast, is_repeated_to, repeating_strides
 from partita.lowering.geometry.slices import taken
@@ -104,8 +109,8 @@ def reshape(b: Builder, node: Node, x: Operand, shape: Operand | None = None) ->
             )
         dims = [copied_if_0(dim, x.shape, axis) for axis, dim in enumerate(dims)]
     if -1 in dims:
-        known = -math.prod(dims)
-        dims[dims.index(-1)] = x.size // known if known else 0
+        rest = rest_of_reshape(dims, x.shape)
+        dims[dims.index(-1)] = 0 if rest is None else rest
     return b.view(x, dims)
 
 
