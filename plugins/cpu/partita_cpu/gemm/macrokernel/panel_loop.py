@@ -106,16 +106,12 @@ def multiply_panel(
     kernels, p = context.kernels, context.p
     panel = _panel_of(largest, context, tiles)
     wide = kernels[WIDEN] != 0 and panel.lines * panel.tiles >= _MANY
-    parts = 2  # tiles that ask for what comes next of b
-    if not (kernels[CONFIGURE] or wide):
-        parts = max(4, min(_ASKING, panel.lines * panel.tiles))
+    parts = _asking_of(kernels, wide, panel)
     row, depth, activate = p[ROW], p[DEPTH], kernels[ACTIVATE]
     flat, by_lines = _line_kinds(p)
     direct = (epilogue.code == 0 or activate != 0) and not panel.exact
     last_tile = min(tiles.last_tile, panel.lines * panel.tiles)
-    chunks = tiles.last_tap - tiles.first_tap // p[CHUNK] * p[CHUNK] > p[CHUNK]
-    in_runs = direct and parts == _ASKING and not (chunks or activate or p[IN_PLACE])
-    in_runs = in_runs and panel.width == panel.length
+    in_runs = direct and not activate and _are_alike(parts, p, panel, tiles)
     # AMX leaves sums in memory; their rows are finished while it computes those of the next tile.
     late = kernels[CONFIGURE] != 0 and not panel.exact
     made, waiting = panel.tile, PendingRows(0, panel.tile + TILE_BYTES, panel.zeros, 0, 0, 0)
@@ -134,16 +130,13 @@ def multiply_panel(
             # Behind them may lie weights of terms that are added up by another product.
             to_next = p[BLOCK_BYTES] + (start_tap - first_tap) * p[TAP_BYTES] if ends else nbytes
             for line in range(first_line, last_line):
-                begin, behind = max(first_tap, tiles.first_tap), first_tap + taps
-                if by_lines:
-                    begin, behind = taps_inside(p, tiles.unit + line, begin, behind)
-                places, count = context.offsets + 8 * begin, behind - begin
-                weights = b + (begin - first_tap) * tap_bytes
+                begin, count = _taps_of(p, tiles, line if by_lines else -1, first_tap, taps)
+                places, weights = context.offsets + 8 * begin, b + (begin - first_tap) * tap_bytes
                 before = line * panel.tiles
                 n, stop = max(before, tiles.first_tile), min(before + panel.tiles, last_tile)
                 while n < stop:
                     pixel, rows = _rows_of(n - before, panel, p, tiles.unit)
-                    run = _run_of(n, before, stop, panel) if in_runs and ends else 1
+                    run = _run_of(n, before, stop, panel) if in_runs else 1
                     source = read + line * panel.line_bytes + pixel * row
                     kernel = kernels[of_rows + rows]
                     goes_on = not ends or block + 1 < tiles.last_block + tiles.goes_on
@@ -177,6 +170,45 @@ def multiply_panel(
                         finish_rows(rows, y_line, pixel, made, at, panel, column, context, epilogue)
                     n += run
     _finish_waiting(kernels, waiting, panel, epilogue)
+
+
+@loop(inline=True)
+def _asking_of(kernels: Array, wide: bool, panel: Panel) -> Any:
+    """How many tiles of a column ask for what comes next of the weights."""
+    if kernels[CONFIGURE] != 0 or wide:
+        return 2
+    return max(4, min(_ASKING, panel.lines * panel.tiles))
+
+
+@loop(inline=True)
+def _are_alike(parts: int, p: Array, panel: Panel, tiles: TileRange) -> Any:
+    """Whether tiles of as many rows differ by where they lie alone, one below the other.
+
+    Args:
+        parts: How many of them ask for weights.
+        p: `Plan.table`.
+        panel: Says whether rows lie between lines of the result.
+        tiles: Which terms are added up.
+    """
+    at_once = tiles.last_tap - tiles.first_tap // p[CHUNK] * p[CHUNK] <= p[CHUNK]
+    return parts == _ASKING and at_once and not p[IN_PLACE] and panel.width == panel.length
+
+
+@loop(inline=True)
+def _taps_of(p: Array, tiles: TileRange, line: int, first: int, count: int) -> Any:
+    """The first of some taps that tiles need, and how many they need from there on.
+
+    Args:
+        p: `Plan.table`.
+        tiles: Which taps are there at all.
+        line: The tiles' line, if it may leave some out, or -1.
+        first: The first of the taps.
+        count: How many there are.
+    """
+    begin, behind = max(first, tiles.first_tap), first + count
+    if line >= 0:
+        begin, behind = taps_inside(p, tiles.unit + line, begin, behind)
+    return begin, behind - begin
 
 
 @loop(inline=True)
