@@ -264,7 +264,8 @@ def test_others_that_compute_without_end_are_given_up(tmp_path):
     for folder in (package.parent, package):
         (folder / "__init__.py").write_text("")
     (package / "compile_worker.py").write_text(
-        "import os\nif os.fork():\n    os._exit(0)\nwhile True:\n    pass\n"
+        "import os, signal\nif os.fork():\n    os._exit(0)\n"
+        "signal.alarm(120)\nwhile True:\n    pass\n"  # not even if the test dies before
     )
     code = f"""
         compile_pool.child_environment = lambda: {{"PYTHONPATH": {str(tmp_path / "others")!r}}}
