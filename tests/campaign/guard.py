@@ -85,8 +85,8 @@ def guard_device():
             return np.empty(shape, dtype)
         return guarded_empty(shape, dtype, DEVICE["at_end"], _ALIGNMENT)
 
-    def result(memory, index, operand):
-        return aligned_empty(operand.shape, operand.dtype)
+    def result(memory, index, shape, dtype):
+        return aligned_empty(shape, dtype)
 
     replace(buffers, "plan_for_sizes", lambda _: plan_apart)
     replace(bound_program, "Memory", guarded_memory)
@@ -164,15 +164,22 @@ def guarded_memory(usual):
     """The class `bound_program.Memory` with arenas of its own, pages between tensors guarded."""
 
     class GuardedMemory(usual):
-        def __init__(self, program, arena, buffers):
-            arena = guarded_empty((-(-program.arena_bytes // PAGE) * PAGE,), np.dtype(np.uint8))
-            super().__init__(program, arena, buffers)
+        def __init__(self, arena):
+            super().__init__(guarded_empty((-(-arena.size // PAGE) * PAGE,), np.dtype(np.uint8)))
+            self.forbidden = set()
+
+        def load(self, program, buffers):
+            super().load(program, buffers)
+            for page in self.forbidden:
+                protect(self.start + page, forbid=False)
+            self.forbidden.clear()
             self.intermediates = tuple(program.offsets)
             for operand, offset in program.offsets.items():
                 if operand.nbytes:
                     end = -(-(offset + operand.nbytes) // PAGE) * PAGE
-                    for page in (offset // PAGE * PAGE - PAGE, end):
-                        protect(self.start + page, forbid=True)
+                    self.forbidden.update((offset // PAGE * PAGE - PAGE, end))
+            for page in self.forbidden:
+                protect(self.start + page, forbid=True)
 
     return GuardedMemory
 

@@ -46,7 +46,7 @@ def counted(monkeypatch, module, name):
 
 
 def test_shapes_seen_before_are_neither_planned_nor_bound_again_when_buffers_grow(monkeypatch):
-    plans = counted(monkeypatch, device_model, "Plan")
+    plans = counted(monkeypatch, device_model.Plan, "__init__")
     bound = counted(monkeypatch, runner, "BoundPlan")
     request, wanted = request_and_judge()
     rng = np.random.default_rng(1)
