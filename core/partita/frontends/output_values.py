@@ -21,18 +21,23 @@ def separate_outputs(graph: ir.Graph, *, sources: bool = False) -> None:
     import onnx_ir as ir
 
     seen: set[ir.Value] = set()
+    again = []
     for place, value in enumerate(graph.outputs):
         if value in seen or (sources and value.producer() is None):
-            node = ir.node("Identity", [value], name=f"{value.name}/output_{place}")
-            copy = node.outputs[0]
-            copy.name = _free(f"{value.name}/{place}", _names(graph))
-            copy.type, copy.shape = value.type, value.shape
-            graph.append(node)
-            graph.outputs[place] = copy
+            again.append((place, value))
         seen.add(value)
+    taken = _names(graph) if again else set()
+    for place, value in again:
+        node = ir.node("Identity", [value], name=f"{value.name}/output_{place}")
+        copy = node.outputs[0]
+        copy.name = _free(f"{value.name}/{place}", taken)
+        taken.add(copy.name)
+        copy.type, copy.shape = value.type, value.shape
+        graph.append(node)
+        graph.outputs[place] = copy
 
 
-def _names(graph: ir.Graph) -> Set[str | None]:
+def _names(graph: ir.Graph) -> set[str | None]:
     values = [*graph.inputs, *(value for node in graph for value in node.outputs)]
     return {*graph.initializers, *(value.name for value in values)}
 

@@ -255,6 +255,7 @@ class Instance(Program):
 
 
 _WHOLES = InterruptSafeLock()
+"""Held by who makes all of an instance: of two, which requests would have, one would be gone."""
 
 
 def _as_work(work: Any) -> Any:

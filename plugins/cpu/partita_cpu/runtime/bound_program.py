@@ -172,12 +172,9 @@ class BoundProgram:
 
     def _put_inputs(self, inputs: Sequence[Array]) -> None:
         self._inputs[:] = inputs
-        layout, table = self._layout, self._table
+        layout = self._layout
         for array, words, places in zip(inputs, layout.input_words, layout.inputs, strict=True):
-            if table is None or words is None:
-                self._patch(places, array)
-            else:
-                table.put(words, data_address(array))
+            self._place(array, words, places)
 
     def release_inputs(self) -> None:
         """Holds no array of an input any longer; addresses stay, for the same arrays to come."""

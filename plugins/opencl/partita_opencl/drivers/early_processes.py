@@ -22,7 +22,7 @@ from partita_opencl.drivers.installed_drivers import Driver
 from partita_opencl.drivers.trial_process import WORKER, Json, TrialProcess
 
 SECONDS = 120.0
-"""How long a process may say nothing."""
+"""How long a process may say nothing: a family of kernels, a program or a launch takes less."""
 
 PROCESS_BYTES = 2**31
 """What a process that opens a graphics card takes of its memory, at most."""

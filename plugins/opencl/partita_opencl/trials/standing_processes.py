@@ -24,12 +24,8 @@ from partita.system.threads.joint_work import JointWork
 from partita.system.threads.thread_limit import more_threads
 from partita_opencl.device.device import Device, search_devices
 from partita_opencl.drivers import driver_trial, early_processes, fork_server
-from partita_opencl.drivers.early_processes import PROCESS_BYTES
+from partita_opencl.drivers.early_processes import PROCESS_BYTES, SECONDS
 from partita_opencl.drivers.trial_process import WORKER, Json, TrialProcess
-
-SECONDS = 120.0
-"""How long a process may say nothing: a family of kernels, a program or a launch takes less."""
-
 
 _idle: list[tuple[int, str, TrialProcess]] = []
 """Each with the process that it was started by, and the device's id."""

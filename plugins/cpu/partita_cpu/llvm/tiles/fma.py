@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
+from functools import partial
 
 from partita_cpu.llvm import epilogue, half_vectors
 from partita_cpu.llvm.function import Function
@@ -297,11 +298,10 @@ class _FmaTile:
         begun = f.let(f"add i64 {quads}, {groups - 1}")
         stretches = f.let(f"udiv i64 {begun}, {groups}")
         rows_ahead = f.let("icmp ne i64 %low_plane, 0")
-        at = ["%a"]
 
-        def tap(index: str, carried: list[str]) -> list[str]:
+        def tap(index: str, carried: list[str], a: str) -> list[str]:
             offset = f.load("i64", f.let(f"getelementptr i64, ptr %taps, i64 {index}"), 8)
-            pointers = products.pointers(f.at(at[0], offset))
+            pointers = products.pointers(f.at(a, offset))
             state = [("ptr", p) for p in (carried[0], *pointers)]
             state += [(products.vector, s) for s in carried[2:]]
 
@@ -338,11 +338,9 @@ class _FmaTile:
             return [after[0], ahead, *after[1 + len(pointers) :]]
 
         def sums(a: str, ahead: str) -> list[str]:
-            at[0] = a
             begin = [(products.vector, x) for x in ends.begin(products.sums)]
-            return products.added(
-                f.loop("%ntaps", [("ptr", "%b"), ("ptr", ahead), *begin], tap)[2:]
-            )
+            state = [("ptr", "%b"), ("ptr", ahead), *begin]
+            return products.added(f.loop("%ntaps", state, partial(tap, a=a))[2:])
 
         read = f.let(f"mul i64 %ntaps, {f.let(f'mul i64 %depth, {VECTORS * width}')}")
         ends.each_tile(f.let(f"lshr i64 {read}, 3"), sums)

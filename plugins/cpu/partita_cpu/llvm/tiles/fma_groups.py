@@ -36,12 +36,12 @@ def group_tile(
     """
     f, v = Function(name, PARAMETERS), f"<{lanes} x float>"
     ends = TileEnds(f, rows, lanes, half, vectors)
-    width, at = 4 * lanes, ["%a"]
+    width = 4 * lanes
 
-    def tap(index: str, carried: list[str]) -> list[str]:
+    def tap(index: str, carried: list[str], a: str) -> list[str]:
         b, sums = carried[0], list(carried[1:])
         offset = f.load("i64", f.let(f"getelementptr i64, ptr %taps, i64 {index}"), 8)
-        row_at = row_pointers(f, f.at(at[0], offset), rows)
+        row_at = row_pointers(f, f.at(a, offset), rows)
 
         def step(_: str, before: list[str], k: int) -> list[str]:
             sums = list(before)
@@ -58,9 +58,8 @@ def group_tile(
         return [f.at(b, width * VECTORS * group_channels), *sums]
 
     def sums(a: str, _: str) -> list[str]:
-        at[0] = a
         begin = [("ptr", "%b"), *((v, x) for x in ends.begin(rows * vectors))]
-        return f.loop("%ntaps", begin, tap)[1:]
+        return f.loop("%ntaps", begin, partial(tap, a=a))[1:]
 
     ends.each_tile(0, sums)
     return f
