@@ -31,6 +31,9 @@ _TOLERANCE = 2e-3
 _TOLERANCES = {"f16": _TOLERANCE, "bf16": 8 * _TOLERANCE}
 """The same by what is computed in: rounding errors of bfloat16 are eight times as large."""
 
+_TILES = product_tiles.STREAM_TILES
+"""The tiles that are tried: all of them, also while a trial leaves products only one."""
+
 FILES = (
     *("product_matrix.cl", "product_stream.cl", "product_run.cl", "product_bulk.cl"),
     *("tensor_map.cl", "attention.cl", "attention_tiles.cl", "cache_tokens.cl"),
@@ -93,16 +96,14 @@ def fault(device_id: str, units: Units, part: int) -> str:
         units: What is tried.
         part: Which part of the trial, from 0 to :func:`parts`.
     """
-    tiles = product_tiles.STREAM_TILES
     try:
         return trial_parts(units, find_device(device_id).limits)[part].fault(device_id)
     finally:
-        product_tiles.STREAM_TILES = tiles
+        product_tiles.STREAM_TILES = _TILES
 
 
 def trial_parts(units: Units, limits: Limits) -> list[Part]:
     """A trial's parts: products by a tile each, and what else there is to try."""
-    tiles = product_tiles.STREAM_TILES
     match units:
         case Units.RESIDENT:
             return [
@@ -111,16 +112,16 @@ def trial_parts(units: Units, limits: Limits) -> list[Part]:
                 Part(partial(_recurrent_fault, 256), Use.RECURRENT),
             ]
         case Units.COPY_ENGINE:
-            bulk = [tile for tile in tiles if tile.bulk]
+            bulk = [tile for tile in _TILES if tile.bulk]
             return [
                 *(Part(partial(_copy_engine_fault, tile), None, tile) for tile in bulk),
                 Part(_tiles_fault, Use.BLOCKS),
             ]
         case Units.WARPGROUP:
-            wide = [tile for tile in tiles if tile.warpgroup and not tile.bulk]
+            wide = [tile for tile in _TILES if tile.warpgroup and not tile.bulk]
             return [part for tile in wide for part in _products(tile)]
         case Units.MATRIX:
-            narrow = [tile for tile in tiles if not tile.warpgroup]
+            narrow = [tile for tile in _TILES if not tile.warpgroup]
             if limits.is_cpu:
                 del narrow[1:]  # tests only: it takes another one
             mixed = [

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from partita.lowering import Graph
 from partita_opencl.device.limits import Limits
 from partita_opencl.drivers.program_cache import ProgramKey
 from partita_opencl.trials.matrix_unit_checks import Units, Use, trial_parts
-from partita_opencl.tuning import product_tiles
 
 
 def parts_for(graph: Graph, limits: Limits, *, bfloat: bool) -> list[int]:
@@ -58,16 +57,14 @@ def parts_launched(programs: Iterable[ProgramKey], limits: Limits) -> Mapping[Un
     """
     found: dict[Units, set[int]] = defaultdict(set)
     for program in programs:
-        for units, numbers in _launched(program, product_tiles.STREAM_TILES, limits):
+        for units, numbers in _launched(program, limits):
             found[units] |= numbers
     return found
 
 
 @functools.lru_cache(4096)
-def _launched(
-    program: ProgramKey, tiles: Sequence[product_tiles.StreamTile], limits: Limits
-) -> list[tuple[Units, set[int]]]:
-    """The parts that one program depends on; ``tiles`` are those that parts are made of."""
+def _launched(program: ProgramKey, limits: Limits) -> list[tuple[Units, set[int]]]:
+    """The parts that one program depends on."""
     options: dict[str, Any] = dict(program.options)
     needed = []
     match program.file:

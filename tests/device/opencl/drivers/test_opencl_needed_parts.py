@@ -11,6 +11,7 @@ from partita_opencl.device.device import find_device
 from partita_opencl.drivers.program_cache import ProgramKey
 from partita_opencl.trials.matrix_unit_checks import Units, Use, trial_parts
 from partita_opencl.trials.needed_parts import parts_for, parts_launched
+from partita_opencl.tuning import product_tiles
 
 from ..comparison import build, core, floats
 
@@ -72,6 +73,16 @@ def test_launches_need_the_parts_of_what_they_do(limits):
         Units.MATRIX: parts_of(Units.MATRIX, limits, uses={Use.RECURRENT}),
         Units.COPY_ENGINE: parts_of(Units.COPY_ENGINE, limits, uses=blocks),
     }
+
+
+@pytest.mark.parametrize("tile", product_tiles.STREAM_TILES, ids=lambda t: f"{t.high}x{t.wide}")
+def test_a_trial_that_leaves_products_one_tile_compiles_as_others_do(limits, monkeypatch, tile):
+    x = floats(4, 4)
+    node = helper.make_node("MatMul", ["x", "x"], ["y"])
+    graph = lower(core().read_model(build([node], {"x": x}, ["y"], [])))
+    wanted = parts_for(graph, limits, bfloat=False)
+    monkeypatch.setattr(product_tiles, "STREAM_TILES", (tile,))
+    assert parts_for(graph, limits, bfloat=False) == wanted
 
 
 def test_a_tile_that_no_part_tries_needs_them_all(limits):

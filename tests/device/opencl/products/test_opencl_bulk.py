@@ -134,11 +134,11 @@ def test_a_copy_engine_that_fails_its_trial_is_left_alone(monkeypatch, is_known)
 
 def test_the_trial_tells_which_tile_is_wrong(monkeypatch):
     copy_engine = matrix_unit_checks.Units.COPY_ENGINE
-    monkeypatch.setattr(product_tiles, "STREAM_TILES", (OTHER, TILE))
+    first = next(tile for tile in product_tiles.STREAM_TILES if tile.bulk)
     errors = iter((1e-4, float("nan")))
     monkeypatch.setattr(matrix_unit_checks, "product_error", lambda _: next(errors))
     assert not matrix_unit_checks.fault("", copy_engine, 0)
-    wanted = "a product by 32 x 64 is off by nan"
+    wanted = f"a product by {first.high} x {first.wide} is off by nan"
     assert matrix_unit_checks.fault("", copy_engine, 0) == wanted
 
 
