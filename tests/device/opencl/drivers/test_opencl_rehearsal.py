@@ -375,7 +375,7 @@ def test_an_interrupt_ends_a_compile_and_what_it_began(monkeypatch):
             compiled(pool(6000, 1000))
     finally:
         signal.signal(signal.SIGINT, handler)
-    assert [process.process.returncode for process in lent] == [-signal.SIGKILL]
+    assert [process.process.wait() for process in lent] == [-signal.SIGKILL]
     for thread in {*threading.enumerate()} - before:
         thread.join(60)
         assert not thread.is_alive()
