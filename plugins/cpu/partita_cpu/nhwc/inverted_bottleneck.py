@@ -3,12 +3,14 @@
 The first one makes many channels of few, for a band of rows at a time, which stay in the thread's
 cache until the depthwise convolution reads them. Rows that two bands of a thread need are moved
 from the end of one to the beginning of the next; those that two threads need are computed by both.
+Where lines do not divide evenly among threads, they share parts of lines: of the first and the last
+row that it needs, a thread computes those pixels that its windows reach.
 """
 
 from __future__ import annotations
 
 import itertools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from partita.lowering import Array
 from partita.lowering.geometry.windows import Window
@@ -57,6 +59,18 @@ compute any number of rows twice, where a band is all that a thread computes: it
 time than to wait for each other and fetch rows from another's cache. But each reads all weights.
 """
 
+LINE_PARTS = 2, 4, 8
+"""In how many parts threads may share each line."""
+
+RESULT_COST = 2
+"""Time of a pixel of the result, over that of one of the wide image."""
+
+LESS = 0.95
+"""What the longest share has to be of that of whole lines, to share parts of lines."""
+
+TILE_PIXELS = 16
+"""By so many pixels matrix units compute."""
+
 (
     HEIGHT,  # of its input
     WIDTH,
@@ -71,7 +85,12 @@ time than to wait for each other and fetch rows from another's cache. But each r
     LEAST,  # and at least
     IMAGES,
     ROOM,  # bytes from one thread's band to the next one's
-) = range(13)
+    LEFT,  # columns of zeros before a row
+    ACROSS,  # columns under a pixel of the output
+    STEP,  # columns from one pixel of the output to the next
+    PARTS,  # of an output line, which threads share
+    LEAST_PIXELS,  # that are computed at a time
+) = range(18)
 """Places of the table that `bands` makes, for the depthwise convolution."""
 
 
@@ -107,7 +126,7 @@ def bands(
     stride, top = window.stride[1], window.begin[1]
     reach = (window.kernel[1] - 1) * window.dilation[1] + 1
     room = machine.l2_bytes(BAND_SHARE) // (width * pixels.nbytes)
-    share = evaluated(_largest_share, images * oh, threads)
+    share = evaluated(_most_lines, images * oh, threads)
     share = evaluated(min, share, oh)
     lines = evaluated(min, (room - reach) // stride + 1, share)
     rows = evaluated(min, (lines - 1) * stride + reach, height)
@@ -118,10 +137,18 @@ def bands(
     # Decided at once: sizes for which parts of it come out otherwise have the same program.
     if not evaluated(_pays, lines, share, twice, alone, pixels.least, *read):
         return None
+    parts = 1
+    if threads > 1:
+        across = window.stride[2], window.begin[2], window.kernel[2], ow
+        parts = evaluated(_parts, images * oh, threads, pixels.least > 1, *read, *across)
+    touched = evaluated(_most_lines, images * oh, threads, parts)
+    lines = evaluated(min, (room - reach) // stride + 1, evaluated(min, touched, oh))
+    rows = evaluated(min, (lines - 1) * stride + reach, height)
     least = -(-pixels.least // width)
     room = room_of(rows * width * pixels.nbytes, threads)
     counts = lines, rows, least, images, room
-    sizes = height, width, oh, ow, stride, top, reach, pixels.nbytes, *counts
+    columns = window.begin[2], window.kernel[2], window.stride[2], parts, pixels.least
+    sizes = height, width, oh, ow, stride, top, reach, pixels.nbytes, *counts, *columns
     return integers(sizes)
 
 
@@ -156,15 +183,70 @@ def _pays(
     return few and rows * width >= least
 
 
-def _largest_share(height: int, threads: int) -> int:
-    """Lines of the thread that gets most."""
-    return max(_shares(height, threads), default=0)
+def _parts(
+    lines: int,
+    threads: int,
+    by_tiles: bool,
+    height: int,
+    width: int,
+    stride: int,
+    reach: int,
+    step: int,
+    left: int,
+    across: int,
+    columns: int,
+) -> int:
+    """In how many parts threads share each line of the results: those with the shortest share.
+
+    Args:
+        lines: Of all results.
+        threads: That share them.
+        by_tiles: Whether matrix units compute the wide images.
+        height: Of a wide image.
+        width: Of it.
+        stride: Lines of it from one line of the result to the next.
+        reach: Lines of it that a line of the result takes.
+        step: Columns of it from one pixel of the result to the next.
+        left: Columns of zeros before it.
+        across: Columns of it that a pixel of the result takes.
+        columns: Of the result.
+    """
+
+    def cost(first: int, end: int) -> int:
+        line, behind = first // columns, -(-end // columns)
+        begin = max((first - line * columns) * step - left, 0)
+        last = (end - 1 - (behind - 1) * columns) * step - left + across
+        rows = min((behind - 1 - line) * stride + reach, height)
+        wide = rows * width - begin - max(width - last, 0)
+        if by_tiles:
+            wide = -(-wide // TILE_PIXELS) * TILE_PIXELS
+        return wide + RESULT_COST * (end - first)
+
+    def longest(parts: int) -> int:
+        shares = _shares(lines * parts, threads)
+        return max(cost(*(_pixel(end, parts, columns) for end in share)) for share in shares)
+
+    if lines % threads == 0:
+        return 1
+    best = min((parts for parts in LINE_PARTS if parts <= columns), key=longest, default=1)
+    return best if longest(best) <= LESS * longest(1) else 1
 
 
-def _shares(height: int, threads: int) -> set[int]:
-    """How many lines threads get, those that get any."""
-    ends = [height * tid // threads for tid in range(threads + 1)]
-    return {end - start for start, end in itertools.pairwise(ends)} - {0}
+def _pixel(part: int, parts: int, columns: int) -> int:
+    """The first pixel of a part of a line."""
+    return part // parts * columns + part % parts * columns // parts
+
+
+def _most_lines(lines: int, threads: int, parts: int = 1) -> int:
+    """Lines of the thread that has parts of most."""
+    shares = _shares(lines * parts, threads)
+    return max((-(-behind // parts) - first // parts for first, behind in shares), default=0)
+
+
+def _shares(count: int, threads: int) -> list[tuple[int, int]]:
+    """First and behind the last of what threads get, those that get any."""
+    ends = [count * tid // threads for tid in range(threads + 1)]
+    return [(first, behind) for first, behind in itertools.pairwise(ends) if first < behind]
 
 
 class Expansion(NamedTuple):
@@ -227,20 +309,24 @@ def inverted_bottleneck(
         return
     memory = own_memory(context.scratch, context.p[THREAD_BYTES], tid)
     band = address(wide.rows) + tid * room
-    height, lines = cut[HEIGHT], cut[OUT_HEIGHT] * cut[IMAGES]
-    line, end = lines * tid // threads, lines * (tid + 1) // threads
+    height, columns = cut[HEIGHT], cut[OUT_WIDTH]
+    pixel, end = _first_pixel(cut, tid, threads), _first_pixel(cut, tid + 1, threads)
     source = address(x) + first_p[X_BYTES] * first_p[X_FIRST]
     own_wide = PanelContext(memory, address(wide.offsets), first, first_p)
     bounds = Epilogue(0, wide.low, wide.high, wide.gate, 0, 0.0, 0.0)
     own = PanelContext(memory, address(context.offsets), kernels, context.p)
     window, at = depthwise_addresses(depthwise), addresses_of(arrays)
     row_bytes, first_row, behind_row = width * cut[PIXEL_BYTES], 0, 0  # rows that the band holds
-    while line < end:
+    while pixel < end:
+        line = pixel // columns
         image = line // cut[OUT_HEIGHT]
         first_line = image * cut[OUT_HEIGHT]
-        stop = min(line + cut[LINES], end, first_line + cut[OUT_HEIGHT])
+        stop = min(line + cut[LINES], -(-end // columns), first_line + cut[OUT_HEIGHT])
+        behind, first_pixel = min(stop * columns, end), first_line * columns
         top = max((line - first_line) * cut[STRIDE] - cut[TOP], 0)
         bottom = min((stop - 1 - first_line) * cut[STRIDE] - cut[TOP] + cut[REACH], height)
+        places = pixel - first_pixel, behind - first_pixel
+        begin, rest = _needless(cut, *places, behind < end, top, bottom)
         bottom = min(max(bottom, top + cut[LEAST]), height)
         top = max(min(top, bottom - cut[LEAST]), 0) + image * height
         bottom += image * height
@@ -249,9 +335,12 @@ def inverted_bottleneck(
             _move_rows(wide.copy, band, top - first_row, kept, row_bytes)
         row = max(min(top + kept, bottom - cut[LEAST]), top)
         first_row, behind_row = top, bottom
-        count, taps = (bottom - row) * width, first_p[TAPS]
+        count, least, taps = (bottom - row) * width, cut[LEAST_PIXELS], first_p[TAPS]
+        begin = min(begin, count - least) if row == top else 0
+        count = max(count - begin - rest, least)
         tiles = TileRange(0, 0, first_p[BLOCKS], 0, count, 0, ALL_TILES, 0, 0, taps)
-        rows, to = source + row * width * first_p[ROW], band + (row - top) * row_bytes
+        rows = source + (row * width + begin) * first_p[ROW]
+        to = band + (row - top) * row_bytes + begin * cut[PIXEL_BYTES]
         wide_at = ProductAddresses(address(wide.w), address(wide.bias), to, to)
         if first[CONFIGURE]:
             call_plain(first[CONFIGURE], (first[CONFIG],))
@@ -259,12 +348,42 @@ def inverted_bottleneck(
         if kernels[CONFIGURE]:
             call_plain(kernels[CONFIGURE], (kernels[CONFIG],))
         pixels = band - top * row_bytes
-        begin, behind = line * cut[OUT_WIDTH], stop * cut[OUT_WIDTH]
-        multiply_depthwise(pixels, window, at, own, epilogue, begin, behind)
-        line = stop
+        multiply_depthwise(pixels, window, at, own, epilogue, pixel, behind)
+        pixel = behind
     for table in (first, kernels):
         if table[CONFIGURE]:
             call_plain(table[RELEASE], (0,))
+
+
+@loop(inline=True)
+def _first_pixel(cut: Array, tid: int, threads: int) -> Any:
+    """The first pixel of a thread, counted through all results."""
+    parts, columns = cut[PARTS], cut[OUT_WIDTH]
+    part = cut[OUT_HEIGHT] * cut[IMAGES] * parts * tid // threads
+    return part // parts * columns + part % parts * columns // parts
+
+
+@loop(inline=True)
+def _needless(cut: Array, pixel: int, behind: int, goes_on: bool, top: int, bottom: int) -> Any:
+    """Pixels of a band that no window reaches: the first of its first row, the last of its last.
+
+    Args:
+        cut: `bands`.
+        pixel: The first pixel of the band's result, counted through its image.
+        behind: Behind the last one.
+        goes_on: Whether the thread computes what follows.
+        top: The first row that windows reach.
+        bottom: Behind the last one.
+    """
+    columns, stride, above = cut[OUT_WIDTH], cut[STRIDE], cut[TOP]
+    line, last = pixel // columns, (behind - 1) // columns
+    first, end = 0, 0
+    if (line + 1) * stride - above > top or (line == last and not goes_on):
+        first = max((pixel - line * columns) * cut[STEP] - cut[LEFT], 0)
+    if not goes_on and ((last - 1) * stride - above + cut[REACH] < bottom or line == last):
+        reached = (behind - 1 - last * columns) * cut[STEP] - cut[LEFT] + cut[ACROSS]
+        end = max(cut[WIDTH] - reached, 0)
+    return first, end
 
 
 @loop(inline=True)

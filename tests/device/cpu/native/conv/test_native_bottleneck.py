@@ -12,7 +12,15 @@ from partita.system.cache_sizes import CacheSizes
 from partita_cpu.llvm.levels import AVX512
 from partita_cpu.machine_model import MachineModel
 from partita_cpu.nhwc import inverted_bottleneck
-from partita_cpu.nhwc.inverted_bottleneck import IMAGES, LEAST, LINES, ROWS, Pixels, bands
+from partita_cpu.nhwc.inverted_bottleneck import (
+    IMAGES,
+    LEAST,
+    LINES,
+    PARTS,
+    ROWS,
+    Pixels,
+    bands,
+)
 
 from ..networks.test_native_layout import Net, check, compiled
 from ..networks.test_native_passes import CONFIGS, steps_of
@@ -44,7 +52,7 @@ def block(net, x, channels, wide, outputs, kernel=3, act="Relu", **attrs):
 
 
 @pytest.mark.sampled(3)
-@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("threads", [1, 3, 16])
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize(
     ("kernel", "stride", "wide"), [(3, 1, 48), (3, 2, 41), (5, 1, 20), (5, 2, 17), (7, 2, 18)]
@@ -191,7 +199,27 @@ def test_rows_computed_twice_rather_than_fetched(monkeypatch):
     assert bands(window(14, 14), pixels._replace(nbytes=12 << 10), machine, 5) is None
 
 
-def test_no_band_is_smaller_than_it_may_be():
+def test_threads_share_parts_of_lines_that_do_not_divide(monkeypatch):
+    machine = MachineModel(AVX512, 2, CacheSizes(48 << 10, 2 << 20, 0))
+    pixels = Pixels(2 * 144, 32, 0, in_bfloat16=True)
+
+    def cut(shape, threads):
+        made = bands(shape, pixels, machine, threads)
+        return made[PARTS], made[LINES], made[ROWS]
+
+    # 56 lines: seven halves for each of 16 threads, on four lines as before.
+    assert cut(window(56, 56), 16) == (2, 4, 6)
+    assert cut(window(56, 56), 14) == (1, 4, 6)
+    # 28 lines: seven quarters, on three lines instead of two.
+    assert cut(window(28, 28), 16) == (4, 3, 5)
+    # 14 lines: parts would be on two lines, which need more rows than a line.
+    assert cut(window(14, 14), 16) == (1, 1, 3)
+    # 7 lines: halves, for twice as many threads.
+    assert cut(window(14, 7, stride=2), 16) == (2, 1, 3)
+
+
+def test_no_band_is_smaller_than_it_may_be(monkeypatch):
+    monkeypatch.setattr(inverted_bottleneck, "LINE_PARTS", ())
     windows = itertools.product((8, 9, 14, 28), ((3, 1), (3, 2), (5, 2)), (1, 2, 3, 5, 16))
     for size, (kernel, stride), threads in windows:
         out = -(-size // stride)
