@@ -22,6 +22,7 @@ import numpy as np
 from cpu_peers import OURS, load
 
 import partita
+from partita.lowering import Program
 from partita_cpu.jit.dispatch import entry_of
 from partita_cpu.jit.intrinsics.atomics import call_clock, call_share
 from partita_cpu.jit.kernel import jit
@@ -94,10 +95,11 @@ class Timed:
             self.request.set_tensor(key, partita.Tensor(array))
         for _ in range(50):  # by then calls are bound
             self.request.infer()
-        found = [thing for thing in gc.get_objects() if isinstance(thing, CallTable)]
-        walker = max(found, key=lambda one: len(one._steps))
-        self.names = [getattr(step.fn, "__qualname__", "") for step in walker._steps]
-        self._threads, table = threads, walker._table
+        found = gc.get_objects()
+        steps = max((one.steps for one in found if isinstance(one, Program)), key=len)
+        table = max((one._rows for one in found if isinstance(one, CallTable)), key=len)
+        self.names = [getattr(step.fn, "__qualname__", "") for step in steps]
+        self._threads = threads
         self._log = np.zeros(len(table) * threads * WORDS + WORDS, np.int64)
         first = -self._log.ctypes.data % 64 // 8
         self._view = self._log[first : first + len(table) * threads * WORDS]

@@ -139,7 +139,7 @@ def bands(
         return None
     parts = 1
     if threads > 1:
-        across = window.stride[2], window.begin[2], window.kernel[2], ow
+        across = window.stride[2], ow
         parts = evaluated(_parts, images * oh, threads, pixels.least > 1, *read, *across)
     touched = evaluated(_most_lines, images * oh, threads, parts)
     lines = evaluated(min, (room - reach) // stride + 1, evaluated(min, touched, oh))
@@ -192,11 +192,11 @@ def _parts(
     stride: int,
     reach: int,
     step: int,
-    left: int,
-    across: int,
     columns: int,
 ) -> int:
     """In how many parts threads share each line of the results: those with the shortest share.
+
+    Windows are taken to be as wide as they are high, and to reach as far to both sides.
 
     Args:
         lines: Of all results.
@@ -207,15 +207,13 @@ def _parts(
         stride: Lines of it from one line of the result to the next.
         reach: Lines of it that a line of the result takes.
         step: Columns of it from one pixel of the result to the next.
-        left: Columns of zeros before it.
-        across: Columns of it that a pixel of the result takes.
         columns: Of the result.
     """
 
     def cost(first: int, end: int) -> int:
         line, behind = first // columns, -(-end // columns)
-        begin = max((first - line * columns) * step - left, 0)
-        last = (end - 1 - (behind - 1) * columns) * step - left + across
+        begin = max((first - line * columns) * step - reach // 2, 0)
+        last = (end - 1 - (behind - 1) * columns) * step - reach // 2 + reach
         rows = min((behind - 1 - line) * stride + reach, height)
         wide = rows * width - begin - max(width - last, 0)
         if by_tiles:

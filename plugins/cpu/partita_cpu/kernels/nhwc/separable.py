@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from partita.lowering import Builder, Node, Operand
+from partita.lowering.geometry.reached_taps import ways_without_padding
 from partita.lowering.geometry.windows import Window, resolve
 from partita.lowering.shapes.symbolic_size import integer
 from partita_cpu.gemm.arithmetic import Arithmetic, on_tiles
@@ -24,7 +25,12 @@ from partita_cpu.kernels.nhwc.operators import conv
 from partita_cpu.kernels.nhwc.placement import DOMAIN, HALF, STORED, Place, choice_of
 from partita_cpu.kernels.operator_table import kernel
 from partita_cpu.nhwc.depthwise_direct import Depthwise, takes
-from partita_cpu.nhwc.depthwise_separable import separable_convolution
+from partita_cpu.nhwc.depthwise_separable import (
+    ImageTarget,
+    expanded_depthwise,
+    separable_convolution,
+    shares_of_channels,
+)
 from partita_cpu.nhwc.inverted_bottleneck import (
     ROOM,
     ROWS,
@@ -106,6 +112,10 @@ def bottleneck_conv(
     if joint is not None:
         fitted, weights = fitting(b, policy, cut, wide)
     if joint is None or rows is None or fitted is not cut:
+        between = _expanded(b, node, x, wide, shift, its, cut if simple else None)
+        if between is not None:
+            rest_of = its.w, its.bias, its.residual
+            return conv(b, rest.attrs["second"], between, *rest_of, target=its.target)
         between = conv(b, first, x, wide, shift)
         return separable_conv(b, rest, between, *inputs)
     activation = first.attrs.get("activation")
@@ -123,6 +133,63 @@ def bottleneck_conv(
     work, exec_type = before.work + product.work, product.exec_type
     b.call(inverted_bottleneck, *args, work=work, exec_type=exec_type)
     return joint.y
+
+
+def _expanded(
+    b: Builder,
+    node: Node,
+    x: Operand,
+    wide: Operand,
+    shift: Operand | None,
+    its: _Separable,
+    cut: Plan | None,
+) -> Operand | None:
+    """The first two convolutions of a bottleneck as one step, where that is better.
+
+    Args:
+        b: Records it.
+        node: The bottleneck.
+        x: What it reads.
+        wide: Weights of the first convolution.
+        shift: Its bias.
+        its: The other ones' weights and biases.
+        cut: The first one's plan, if its tiles read x where it lies.
+    """
+    first, rest = node.attrs["wide"], node.attrs["rest"]
+    depthwise, policy = rest.attrs["first"], choice_of(b)
+    if cut is None or cut.images.symbolic or policy.threads == 1:
+        return None
+    ways = ways_without_padding(b, resolve(depthwise, x.shape[1:3], its.taps.shape[2:]), its.taps)
+    window = ways[0].window
+    if len(ways) > 1 or not takes(window):
+        return None
+    shares = shares_of_channels(cut, window, policy.threads)
+    if not shares:
+        return None
+    stored = np.dtype(HALF if first.attrs.get("half") else np.float32)
+    between = b.empty((*x.shape[:3], wide.shape[0]), stored)
+    if bool(depthwise.attrs.get("half")) != (stored == HALF) or _joint(b, rest, between, its):
+        return None
+    fitted, weights = fitting(b, policy, cut, wide)
+    if fitted is not cut:
+        return None
+    op = LinearOp(weights, shift, None, first.attrs.get("activation"))
+    product = product_of(b, policy, cut, op, between)
+    place = Place.of(depthwise, between, None).settled()
+    y = place.output(b, (x.shape[0], *window.out_shape, wide.shape[0]), stored == HALF)
+    op = LinearOp(ways[0].weights, its.offset, None, depthwise.attrs.get("activation"))
+    b.call(
+        expanded_depthwise,
+        b.flat(x),
+        product.arrays,
+        product.context,
+        product.epilogue,
+        depthwise_of(b, window, place, op, place.channels, False),
+        ImageTarget(b.flat(y), y.shape[3], place.into, shares),
+        work=product.work + y.size * window.taps,
+        exec_type=product.exec_type,
+    )
+    return y
 
 
 @dataclass(frozen=True)

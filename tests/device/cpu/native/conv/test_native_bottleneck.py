@@ -241,3 +241,14 @@ def test_few_lines_for_each_of_many_threads(size, stride, threads, mode):
     mode["config"] = {**mode["config"], "INFERENCE_NUM_THREADS": threads}
     check(net, y, **mode)
     assert steps_of(net, y, **mode["config"]).count(STEP) == 1
+
+
+@pytest.mark.parametrize(("size", "batch"), [(7, 1), (5, 2)])
+def test_few_pixels_of_many_channels(size, batch, mode):
+    """Each thread computes its channels of both convolutions in front, and waits for no other."""
+    net = Net(batch, 16, size, size)
+    x = net.conv("x", 16, 16)
+    y = block(net, x, 16, 507, 512)
+    mode["config"] = {**mode["config"], "INFERENCE_NUM_THREADS": 16}
+    check(net, y, **mode)
+    assert steps_of(net, y, **mode["config"]).count("expanded_depthwise") == 1
