@@ -5,9 +5,9 @@
 Models and modes are those of `cpu_peers`. Every share of every step notes when it begins and ends,
 by a kernel that is put in front of the step's own. Prints, in microseconds: how long a step takes
 from its first share's start to the last one's end, what passes between the step before and it, the
-longest share and the mean of all threads; medians of the faster half of all runs. Sums come last:
-what they have above the mean is waited. Before that, what a step of nothing costs on so many
-threads and on fewer: the thread pool's own time.
+longest share, the mean of all threads, and the first over the second; medians of the faster half of
+all runs. Sums come last: what they have above the mean is waited. Before that, what a step of
+nothing costs on so many threads and on fewer: the thread pool's own time.
 """
 
 from __future__ import annotations
@@ -137,11 +137,16 @@ def measure(name: str, threads: int, mode: str, runs: int) -> None:
     figures = [last - first, between, np.nanmax(shares, axis=2)]
     figures.append(np.nansum(shares, axis=2) / threads)
     print(f"{name}, {mode}, {threads} threads: {np.median(total):.0f} us")
-    print(f"{'':4}{'step':26}{'takes':>9}{'before':>9}{'longest':>9}{'mean':>9}")
+    print(f"{'':4}{'step':26}{'takes':>9}{'before':>9}{'longest':>9}{'mean':>9}{'ratio':>9}")
     medians = np.array([np.median(figure, axis=0) for figure in figures])
     for number, (kind, values) in enumerate(zip(timed.names, medians.T, strict=True)):
-        print(f"{number:3} {kind:26}", *(f"{value:8.1f}" for value in values))
-    print(f"{'':4}{'all':26}", *(f"{value:8.1f}" for value in medians.sum(axis=1)), flush=True)
+        print(f"{number:3} {kind:26}", row_of(values))
+    print(f"{'':4}{'all':26}", row_of(medians.sum(axis=1)), flush=True)
+
+
+def row_of(values: Array) -> str:
+    """A row of the table: times of a step, the longest share and the mean last, and their ratio."""
+    return " ".join(f"{value:8.1f}" for value in values) + f" {values[2] / values[3]:8.2f}"
 
 
 def main() -> None:
