@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
+import threading
 from collections.abc import Iterator
 
 from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
@@ -13,11 +15,13 @@ _RARELY = 500_000
 
 _lock = InterruptSafeLock()
 
+_holding: list[tuple[int, object]] = []
+"""Who holds collections off: the thread, and an object of its own."""
+
 
 class _Held:
-    """How many hold collections off, and how often they came before."""
+    """How often collections came before they were held off."""
 
-    count = 0
     before = 0
 
 
@@ -30,16 +34,35 @@ def few_collections() -> Iterator[None]:
     Collections still come, since a plugin's compiler that never returns must not end them.
     """
     threshold, *others = gc.get_threshold()
-    with _lock:
-        if not _Held.count:
-            _Held.before = threshold
-            if 0 < threshold < _RARELY:
-                gc.set_threshold(_RARELY, *others)
-        _Held.count += 1
+    hold = threading.get_ident(), object()
     try:
+        with _lock:
+            if not _holding:
+                _Held.before = threshold
+                if 0 < threshold < _RARELY:
+                    gc.set_threshold(_RARELY, *others)
+            _holding.append(hold)
         yield
     finally:
         with _lock:
-            _Held.count -= 1
-            if not _Held.count and gc.get_threshold()[0] == _RARELY:
-                gc.set_threshold(_Held.before, *others)
+            if hold in _holding:
+                _holding.remove(hold)
+            _put_back()
+
+
+def _put_back() -> None:
+    """Lets collections come as they did, if nobody holds them off."""
+    often, *others = gc.get_threshold()
+    if not _holding and often == _RARELY:
+        gc.set_threshold(_Held.before, *others)
+
+
+def _after_fork() -> None:
+    """Forgets threads that the child has not."""
+    own = threading.get_ident()
+    _holding[:] = [hold for hold in _holding if hold[0] == own]
+    _put_back()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

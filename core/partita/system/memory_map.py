@@ -203,3 +203,12 @@ def give_back_all() -> None:
     for mapping in _mapped():
         if hasattr(mapping, "madvise"):
             mapping.madvise(mmap.MADV_DONTNEED)
+
+
+def _after_fork() -> None:
+    """Leaves the file to the parent, which writes the next array to where this process would."""
+    _Pool.mapping = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

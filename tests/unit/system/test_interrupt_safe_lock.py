@@ -1,11 +1,17 @@
-"""A lock that Ctrl-C has interrupted is free again."""
+"""A lock that Ctrl-C has interrupted, or another thread had before a fork, is free again."""
 
 import ast
+import gc
+import os
 import signal
 import sys
 import threading
 import time
 
+import numpy as np
+import pytest
+
+from partita.system import gc_pause, memory_map
 from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
 from tests.interrupts import moments, within_time
 from tests.unit.test_architecture import sources
@@ -89,3 +95,87 @@ def test_no_other_lock_is_taken_by_with():
                 taken = {ast.unparse(item.context_expr) for item in node.items} & locks
                 found += [f"{path}:{node.lineno}: {name}" for name in sorted(taken)]
     assert found == []
+
+
+@pytest.fixture
+def hold():
+    """Has another thread take a lock, and keep it until the test is over."""
+    leave, threads = threading.Event(), []
+
+    def begin(lock):
+        is_held = threading.Event()
+
+        def work():
+            with lock:
+                is_held.set()
+                leave.wait(60)
+
+        threads.append(threading.Thread(target=work))
+        threads[-1].start()
+        assert is_held.wait(60)
+
+    yield begin
+    leave.set()
+    for thread in threads:
+        thread.join()
+
+
+def in_child(action):
+    """What an action returns in a child process."""
+    child = os.fork()
+    if not child:
+        signal.alarm(60)  # ends a process that waits for ever
+        answer = 255
+        try:
+            answer = int(action())
+        finally:
+            os._exit(answer)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def forks(test):
+    """A test that forks while threads run."""
+    warned = pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")(test)
+    return pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")(warned)
+
+
+@forks
+def test_a_child_has_none_that_other_threads_had_and_its_own(hold):
+    own, others = InterruptSafeLock(), InterruptSafeLock()
+    hold(others)
+
+    def are_as_they_should():
+        found = [others.acquire(blocking=False)]
+        asking = threading.Thread(target=lambda: found.append(own.acquire(blocking=False)))
+        asking.start()
+        asking.join()
+        own.release()
+        return found == [True, False]
+
+    with own:
+        assert in_child(are_as_they_should) == 1
+    assert not others.acquire(blocking=False)
+
+
+def collects_seldom():
+    with gc_pause.few_collections():
+        return gc.get_threshold()[0] > 100_000
+
+
+def spills():
+    return (memory_map.spilled(np.arange(1000)) == np.arange(1000)).all()
+
+
+def locks_of(module):
+    """Those of a module and of its classes."""
+    inside = [vars(module), *(vars(one) for one in vars(module).values() if isinstance(one, type))]
+    found = (value for names in inside for value in names.values())
+    return [lock for lock in found if isinstance(lock, InterruptSafeLock)]
+
+
+@forks
+@pytest.mark.parametrize(("module", "action"), [(gc_pause, collects_seldom), (memory_map, spills)])
+def test_a_child_does_what_another_thread_was_doing(hold, module, action):
+    (lock,) = locks_of(module)
+    hold(lock)
+    assert in_child(action) == 1

@@ -2,7 +2,9 @@
 
 import gc
 import mmap
+import os
 import platform
+import signal
 import sys
 import threading
 from pathlib import Path
@@ -127,3 +129,22 @@ def test_files_are_mapped_while_others_are_given_back():
         thread.join()
         sys.setswitchinterval(interval)
     assert len(others) == 50 and (array == 1).all()
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="nothing is spilled there")
+@pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
+def test_a_child_process_does_not_write_to_what_its_parent_spills():
+    before = spilled(np.arange(1000))
+    reads, writes = os.pipe()
+    child = os.fork()
+    if not child:
+        signal.alarm(60)  # ends a process that waits for ever
+        os.read(reads, 1)  # the parent has spilled its own
+        spilled(np.zeros(1000, np.int64))
+        os._exit(int(before[-1]) != 999)
+    own = spilled(np.arange(1000) + 7)
+    os.write(writes, b"1")
+    assert os.waitpid(child, 0)[1] == 0
+    os.close(reads)
+    os.close(writes)
+    np.testing.assert_array_equal(own, np.arange(1000) + 7)

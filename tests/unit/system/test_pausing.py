@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 
 import pytest
@@ -48,6 +49,33 @@ def test_the_last_of_several_threads_puts_it_back():
     leave.set()
     thread.join(30)
     assert gc.get_threshold() == (700, 10, 10)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
+def test_a_child_does_without_what_threads_held_that_it_has_not():
+    def in_child():
+        child = os.fork()
+        if not child:
+            os._exit(gc.get_threshold() != (700, 10, 10))
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    inside, leave = threading.Event(), threading.Event()
+
+    def hold():
+        with few_collections():
+            inside.set()
+            leave.wait(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert inside.wait(60)
+    others_hold = in_child()
+    with few_collections():
+        it_holds = in_child()
+    leave.set()
+    thread.join()
+    assert (others_hold, it_holds) == (0, 1)
 
 
 def test_what_an_application_has_set_stays():
