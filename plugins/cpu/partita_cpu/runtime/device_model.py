@@ -102,6 +102,7 @@ class CpuModel(DeviceModel):
         self.streams = properties.streams
         self._threads = max(1, properties.threads // self.streams)
         self._pinned = properties.ENABLE_CPU_PINNING
+        self._teams = {0: team_of(self._threads, 0)}  # by stream; that of the first packs weights
         policy = choose(properties, self._threads)
         policy = replace(policy, stored_elements=stored_elements(policy, graph))
         begin(policy, graph)
@@ -196,7 +197,7 @@ class CpuModel(DeviceModel):
     def create_runner(self) -> Runner:
         """A runner; runners take turns among the streams' threads."""
         stream = next(self._next_stream) % self.streams
-        team = team_of(self._threads, stream, self._pinned)
+        team = self._teams[stream] = team_of(self._threads, stream, self._pinned)
         return CpuRunner(self, team)
 
     def create_call_queue(self, requests: int) -> CallQueue | None:

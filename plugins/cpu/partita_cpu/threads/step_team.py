@@ -8,12 +8,14 @@ import os
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from partita.errors import PLUGIN_FAILURES, PropertyError
+from partita.system.living import Living
 from partita.system.processors import allowed_processors
-from partita.system.threads.made_once import made_once
+from partita.system.threads.made_once import made_while_held
 from partita.system.threads.system_thread import SystemThread
 from partita.system.threads.turn import NOW, Turn
 from partita_cpu.jit.dispatch import available
@@ -31,8 +33,9 @@ _LOOK_S = 1e-3
 class Team:
     """Runs ``fn(*args, tid, nt)`` for every ``tid`` on ``nt`` threads, the caller's included.
 
-    The other threads start with the first call and wait between calls. A call while the team is
-    busy (another request computes) runs all shares on its own thread.
+    The other threads start with the first call, wait between calls, and end when nobody has the
+    team any more. A call while the team is busy (another request computes) runs all shares on its
+    own thread.
 
     Args:
         size: Number of threads, the caller's included.
@@ -95,7 +98,7 @@ class Team:
         homes: Sequence[int | None] = self._processors or [None] * (self.size - 1)
         try:
             while len(self._workers) < len(homes):
-                self._workers.append(_Worker(homes[len(self._workers)]))
+                self._workers.append(_Worker(self, homes[len(self._workers)]))
         except RuntimeError as error:
             count = 1 + len(self._workers)
             _log.info("Device CPU runs on %d of %d threads for now: %s", count, self.size, error)
@@ -104,6 +107,8 @@ class Team:
 
 def team_of(size: int, stream: int, pinned: bool = False) -> Team:
     """The process's team for a stream; compiled models share it, so threads stay few.
+
+    It is there as long as somebody has it: who computes again and again keeps it.
 
     Where Python walks programs (PARTITA_CPU_ISA says ``portable``) teams have no thread pool.
 
@@ -118,7 +123,7 @@ def team_of(size: int, stream: int, pinned: bool = False) -> Team:
     return _team_of(size, stream, pinned, available())
 
 
-@made_once
+@made_while_held
 def _team_of(size: int, stream: int, pinned: bool, walks: bool) -> Team:
     processors: list[int] = []
     if pinned:
@@ -132,12 +137,14 @@ def _team_of(size: int, stream: int, pinned: bool, walks: bool) -> Team:
 
 
 class _Worker:
-    """One thread that waits for a share, computes it and says so.
+    """One thread that waits for a share, computes it and says so; it ends with its team.
 
-    Two bare locks hand over, each released by the other side: half the latency of a semaphore.
+    Two bare locks hand over, each released by the other side: half the latency of a semaphore. The
+    reference to the team releases the first one, too, without any step of Python, in which Ctrl-C
+    would be lost: where there is no share, the thread ends.
     """
 
-    def __init__(self, processor: int | None) -> None:
+    def __init__(self, team: Team, processor: int | None) -> None:
         self._processor = processor
         self._go = threading.Lock()
         self._done = threading.Lock()
@@ -147,8 +154,10 @@ class _Worker:
         self._args: tuple[Any, ...] = ()
         self._error: BaseException | None = None
         self._is_done = True
+        release: Callable[..., None] = self._go.__exit__  # whatever it is called with
+        self._team: weakref.ref[Team] | None = weakref.ref(team, release)
         SystemThread(self._loop)
-        atexit.register(self._stop)
+        _all_workers.add(self)
 
     def start(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
         self._fn, self._args, self._is_done = fn, args, False
@@ -157,7 +166,7 @@ class _Worker:
     def wait(self) -> None:
         self._done.acquire()
         # The arrays of the last call are the caller's; do not keep them alive.
-        self._args = ()
+        self._fn, self._args = None, ()
 
     def check(self) -> None:
         """Raises what the share raised."""
@@ -169,12 +178,14 @@ class _Worker:
         """Waits for the end of the share, if any, and ends the thread."""
         while not self._is_done:
             time.sleep(_LOOK_S)
-        self._stop()
+        self.stop()
 
-    def _stop(self) -> None:
+    def stop(self) -> None:
+        """Ends the thread, which has no share."""
         if self._go.locked():
             self._fn = None
             self._go.release()
+        self._team = None  # it would release the lock once more
 
     def _loop(self) -> None:
         pin_thread(self._processor)
@@ -188,3 +199,13 @@ class _Worker:
                 self._error = error
             self._is_done = True
             self._done.release()
+
+
+_all_workers: Living[_Worker] = Living()
+
+
+@atexit.register
+def _stop_all() -> None:
+    """Ends the threads of all teams."""
+    for worker in _all_workers:
+        worker.stop()

@@ -6,7 +6,9 @@ done. So nobody waits for a thread that the system has put aside, unless it hold
 step to step a thread tends to find in its caches what it has computed itself. Idle threads look for
 a while, so that the next ticket finds them at once, and then sleep; where runs are apart they do so
 at once. They may run wherever the caller may, but for the processor that it is on: the system tends
-to wake them there, behind it.
+to wake them there, behind it. They end when nobody has the pool any more: each of them holds a weak
+reference to it, whose callback is machine code, too, so that no step of Python comes in between in
+which Ctrl-C would be lost.
 """
 
 from __future__ import annotations
@@ -17,12 +19,14 @@ import functools
 import logging
 import os
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
 
 from partita.errors import CompileError, InferError
+from partita.system.living import Living
 from partita.system.threads.system_thread import SystemThread
 from partita.system.threads.turn import NOW, Turn
 from partita.tensors.array_state import data_address
@@ -219,8 +223,9 @@ def _wake(sync: int) -> None:
 
 
 @jit
-def _rouse(sync: int, tid: int, nt: int) -> None:
-    """Wakes all threads of the pool."""
+def _dismiss(sync: int, tid: int, nt: int) -> None:
+    """Ends all threads of the pool, and waits for none: each first does the share that it has."""
+    store(sync + _QUIT, 1)
     _wake(sync)
 
 
@@ -300,10 +305,14 @@ def _lead(sync: int, table: int, first: int, last: int, shared: int, tid: int, n
 
 _LEADING = _lead, (0,) * 5
 _SERVING = _serve, (0, 0, 0)
-CALLS = _LEADING, _SERVING, (_rouse, (0,))
+_DISMISSING = _dismiss, (0,)
+CALLS = _LEADING, _SERVING, _DISMISSING
 """What is compiled here, and arguments like those that it is called with."""
 
 _LOOK_S = 1e-3
+
+_MOST_END_S = 1.0
+"""How long the end of the process waits for a run, and then for a thread."""
 
 
 class Rows:
@@ -345,17 +354,23 @@ class Rows:
 @functools.cache
 def _leading() -> tuple[Entry, np.ndarray[Any, Any]]:
     """What walks rows, and their memory at first: its arguments for one thread and for all."""
-    lead = entry_of(*_LEADING)
-    if lead is None:
-        raise CompileError("Device CPU cannot compile what walks its programs.")
+    lead = _entry(*_LEADING)
     memory = np.zeros(WORDS + 8 + 2 * lead.slots, np.int64)
     for at, shared in ((WORDS + 8, 0), (WORDS + 8 + lead.slots, 1)):
         fill(memory[at : at + lead.slots], lead, (0, 0, 0, 0, shared))
     return lead, memory
 
 
+def _entry(kernel: Callable[..., None], arguments: tuple[int, ...]) -> Entry:
+    """How to call what threads of a pool run, or is called for them."""
+    entry = entry_of(kernel, arguments)
+    if entry is None:
+        raise CompileError("Device CPU cannot compile what walks its programs.")
+    return entry
+
+
 class ThreadPool:
-    """The calling thread and some more.
+    """The calling thread and some more, which end when nobody has the pool any more.
 
     Args:
         size: Number of threads, the caller's included.
@@ -364,6 +379,9 @@ class ThreadPool:
     Raises:
         ValueError: It shall have more than `MOST_THREADS`.
     """
+
+    _dismiss: Callable[..., int]
+    _reference: weakref.ref[ThreadPool]
 
     def __init__(self, size: int, processors: Sequence[int] = ()) -> None:
         if size > MOST_THREADS:
@@ -383,7 +401,7 @@ class ThreadPool:
         self.sync_word = 0
         self._status = 0
         self._invoke = invoke()
-        atexit.register(self.stop)
+        _pools.add(self)
 
     def run(self, rows: Rows, explain: Callable[[int], None] | None = None) -> None:
         """Runs rows of a table; on the calling thread alone if the pool is busy, or cannot start.
@@ -411,10 +429,14 @@ class ThreadPool:
 
     def _block(self) -> int:
         """Fresh shared memory, at the start of a cache line."""
-        self.memory = np.zeros(WORDS + (_SHARE * self.size + _SHARE) // 8, np.int64)
+        entry = _entry(*_DISMISSING)
+        behind = WORDS + (_SHARE * self.size + _SHARE) // 8
+        self.memory = np.zeros(behind + entry.slots, np.int64)
         self.words = self.memory.data
         start = self.memory.ctypes.data
         block = start + -start % _SHARE
+        fill(self.memory[behind:], entry, (block,))
+        self._dismiss = functools.partial(self._invoke, entry.trampoline, start + 8 * behind, 0, 1)
         words = {_SYSCALL: self._syscall, _WHERE: self._where, _AVOIDED: -1}
         words[_HELPERS], words[_SET_BYTES] = self._helpers.ctypes.data, set_bytes()
         for place, word in words.items():
@@ -431,18 +453,20 @@ class ThreadPool:
             self._is_ready = False
             self.sync_word = self._block()
             self.threads = []
+            self._reference = weakref.ref(self, self._dismiss)
             self._pid = os.getpid()
         homes: Sequence[int | None] = self._processors or [None] * (self.size - 1)
         while len(self.threads) < self.size - 1:  # Ctrl-C may have kept some from being started
             own = len(self.threads) + 1
             try:
-                what = self.memory, self.sync_word, own, homes[own - 1]
+                what = self.memory, self.sync_word, own, homes[own - 1], self._reference
                 self.threads.append(SystemThread(_live, *what))
+                _threads.add(self.threads[-1])
             except RuntimeError as error:
                 _log.info("Device CPU runs on one of %d threads for now: %s", self.size, error)
                 return False
         while not all(thread.native_id for thread in self.threads):
-            time.sleep(_LOOK_S / 10)
+            time.sleep(_LOOK_S / 100)
         if not self._processors:
             self._helpers[set_bytes() // 8 :] = [thread.native_id for thread in self.threads]
             self.words[self._status + (_MOVING - _STATUS) // 8] = len(self.threads)
@@ -450,19 +474,31 @@ class ThreadPool:
         return True
 
     def stop(self) -> None:
-        """Ends the threads while the code they run is still there."""
-        until = time.monotonic() + 1
+        """Ends the threads, and waits for them; what the pool is given then, the caller runs."""
+        until = time.monotonic() + _MOST_END_S
         if self._pid != os.getpid():
             return
         while not self._turn.take(self):
             if time.monotonic() > until:
                 return
             time.sleep(_LOOK_S)
-        self.memory[(self.sync_word - self.memory.ctypes.data + _QUIT) // 8] = 1
-        _lead(self.sync_word, 0, 0, 0, 1, 0, 1)
-        _rouse(self.sync_word, 0, 1)
+        self._dismiss()
         for thread in self.threads:
-            thread.join(1)
+            thread.join(_MOST_END_S)
+
+
+_pools: Living[ThreadPool] = Living()
+_threads: Living[SystemThread] = Living()
+"""Of all pools, those that nobody has any more among them."""
+
+
+@atexit.register
+def _stop_all() -> None:
+    """Ends the threads of all pools while the code they run is still there."""
+    for pool in _pools:
+        pool.stop()
+    for thread in _threads:
+        thread.join(_MOST_END_S)
 
 
 def raise_failure(failed: int, explain: Callable[[int], None] | None) -> NoReturn:
@@ -488,11 +524,17 @@ def pin_thread(processor: int | None) -> None:
         this_system().pin(processor)
 
 
-def _live(memory: np.ndarray[Any, Any], sync: int, own: int, processor: int | None) -> None:
+def _live(
+    memory: np.ndarray[Any, Any],
+    sync: int,
+    own: int,
+    processor: int | None,
+    pool: weakref.ref[ThreadPool],
+) -> None:
     """A thread of a pool, which has the pool's memory as long as it lives.
 
-    A thread that does not end with its pool, as one that others keep from running, looks there
-    until the process has ended.
+    A thread that does not end with its pool at once, as one that others keep from running, looks
+    there once more. As long as there is one, the callback of the reference ends all of them.
     """
     pin_thread(processor)
     usage = np.zeros(USAGE_BYTES, np.uint8)
