@@ -103,6 +103,7 @@ def _simplify(ir_model: ir.Model) -> None:
             imports[""] = imports.pop("ai.onnx")
     if ir_model.functions:
         inline_functions(ir_model)
+        check_attributes(ir_model)  # those that calls give to what functions are made of
     nodes, inner = operations(ir_model.graph)
     for domain in dict.fromkeys(node.domain for node in nodes):
         ir_model.graph.opset_imports.setdefault(domain, 1)  # files forget their own domains

@@ -30,8 +30,24 @@ _SIZE = (0, _LARGE)
 _TYPE = (1, 64)
 """Numbers of element types; there are less than thirty, and more with each year."""
 
+TRUTHS = frozenset(
+    {
+        *("keepdims", "noop_with_empty_axes", "select_last_index", "ceil_mode", "storage_order"),
+        *("exclusive", "reverse", "largest", "sorted", "allowzero", "exclude_outside", "antialias"),
+        *("upper", "inverse", "onesided", "periodic", "center_point_box", "fmod", "saturate"),
+        *("training_mode", "spatial", "input_forget", "layout", "new_axis", "is_case_sensitive"),
+        *("scan_input_directions", "scan_output_directions", "directions", "is_causal"),
+        *("interleaved", "rotary_interleaved", "do_rotary", "unidirectional"),
+    }
+)
+"""Integers that stand for yes or no, and of which engines do not agree what another number than 0
+and 1 means: to onnxruntime it is a no for some and a yes for others, or refused, and to OpenVINO
+and onnx's inference often the contrary. Those that all take for a yes may be any number: `transA`,
+`transB`, `count_include_pad`, `align_corners`, `detect_negative`, `detect_positive`,
+`linear_before_reset`."""
+
 RANGES: dict[str, tuple[int, int]] = {
-    **dict.fromkeys(("axis", "axes", "batch_axis", "time_axis", "new_axis"), _AXIS),
+    **dict.fromkeys(("axis", "axes", "batch_axis", "time_axis"), _AXIS),
     **dict.fromkeys(("scan_input_axes", "scan_output_axes"), _AXIS),
     **dict.fromkeys(("batch_dims", "perm"), _PLACE),
     **dict.fromkeys(("kernel_shape", "strides", "dilations", "group", "offset_group"), _COUNT),
@@ -49,6 +65,7 @@ RANGES: dict[str, tuple[int, int]] = {
     **dict.fromkeys(("precision", "softmax_precision"), (0, _TYPE[1])),
     "pads": (-_LARGE, _LARGE),
     "shape": (-1, 1 << 62),
+    **dict.fromkeys(TRUTHS, (0, 1)),
 }
 """Attribute to the smallest and the largest number that is allowed, whatever the operator."""
 
@@ -135,6 +152,10 @@ def check_attributes(ir_model: ir.Model) -> None:
         for node in operations(graph)[0]:
             if node.domain in _CHECKED:
                 _check(node, _version(node, versions))
+            elif node.domain == _MICROSOFT:
+                for attribute in attributes(node):
+                    if attribute.name in TRUTHS:
+                        _check_range(node, attribute)
 
 
 def check_domains(nodes: Iterable[ir.Node]) -> None:
@@ -221,18 +242,26 @@ def _check(node: ir.Node, version: int | None) -> None:
             raise _refusal(node, f"has an attribute '{name}' of type {other}; expected {kind}")
         if found == _STRING and not isinstance(attribute.value, str):
             raise _refusal(node, f"has an attribute '{name}' that is no UTF-8 text")
-        if name in RANGES and found in (_INT, _INTS):
-            low, high = RANGES[name]
-            value: Any = attribute.value
-            for number in (value,) if found == _INT else value:
-                if not low <= number <= high:
-                    raise _refusal(
-                        node, f"has an attribute '{name}' of {number}; allowed are {low} to {high}"
-                    )
+        if name in RANGES:
+            _check_range(node, attribute)
     if op_type == "Split" and "num_outputs" in node.attributes:
         count = node.attributes["num_outputs"].value
         if count != len(node.outputs):
             raise _refusal(node, f"has num_outputs {count} and {len(node.outputs)} outputs")
+
+
+def _check_range(node: ir.Node, attribute: ir.Attr) -> None:
+    """Refuses an attribute that is a number, or has one, out of its range."""
+    name, value = attribute.name, attribute.value
+    if attribute.ref_attr_name or attribute.type not in (_INT, _INTS):
+        return
+    low, high = RANGES[name]
+    for number in (value,) if attribute.type == _INT else value:
+        if not low <= number <= high:
+            between = "and" if name in TRUTHS else "to"
+            raise _refusal(
+                node, f"has an attribute '{name}' of {number}; allowed are {low} {between} {high}"
+            )
 
 
 def _type_name(number: int) -> str:

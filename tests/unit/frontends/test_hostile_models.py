@@ -69,6 +69,49 @@ def test_attributes_in_bodies_and_functions_are_looked_at():
         read_model(model.SerializeToString())
 
 
+def test_attributes_that_are_given_to_a_function_are_looked_at():
+    inner = node("LayerNormalization", ["x", "x"], "y", "deep")
+    inner.attribute.add(name="axis", type=onnx.AttributeProto.INT, ref_attr_name="where")
+    opset = [helper.make_opsetid("", 17)]
+    function = helper.make_function("own", "F", ["x"], ["y"], [inner], opset, ["where"])
+    call = node("F", ["x"], "y", domain="own", where=2**31)
+    model = model_of([call], [value("x", [2])], ["y"])
+    model.functions.append(function)
+    model.opset_import.append(helper.make_opsetid("own", 1))
+    with pytest.raises(ModelFormatError, match=r"'deep'.*'axis' of 2147483648"):
+        read_model(model.SerializeToString())
+
+
+def of_one(op, shapes, domain="", **attributes):
+    """A model of one operation."""
+    names = [f"i{place}" for place in range(len(shapes))]
+    made = node(op, names, "y", "one", domain=domain, **attributes)
+    ports = [value(name, shape) for name, shape in zip(names, shapes, strict=True)]
+    model = model_of([made], ports, ["y"])
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    return model.SerializeToString()
+
+
+@pytest.mark.parametrize("number", [-1, 2, 2**32])
+@pytest.mark.parametrize(
+    ("op", "name", "inputs", "attributes"),
+    [
+        ("ReduceMean", "keepdims", [[2, 3]], {"axes": [1]}),
+        ("ArgMax", "keepdims", [[2, 3]], {}),
+        ("MaxPool", "ceil_mode", [[1, 1, 6, 6]], {"kernel_shape": [3, 3], "strides": [2, 2]}),
+        ("com.microsoft.Attention", "unidirectional", [[1, 2, 4], [4, 12]], {"num_heads": 2}),
+    ],
+)
+def test_numbers_that_stand_for_yes_or_no_are_0_or_1(op, name, inputs, attributes, number):
+    """onnxruntime takes other numbers of these for a no, OpenVINO for a yes."""
+    domain, _, op = op.rpartition(".")
+    for truth in (0, 1):
+        assert read_model(of_one(op, inputs, domain, **attributes, **{name: truth})).ops
+    said = rf"'one' \({op}\) has an attribute '{name}' of {number}; allowed are 0 and 1"
+    with pytest.raises(ModelFormatError, match=said):
+        read_model(of_one(op, inputs, domain, **attributes, **{name: number}))
+
+
 @pytest.mark.parametrize(
     ("attributes", "said"),
     [
@@ -111,7 +154,8 @@ def test_every_attribute_that_has_a_range_is_of_an_operator():
     known = {
         name for schema in onnx.defs.get_all_schemas_with_history() for name in schema.attributes
     }
-    of_onnxruntime = {"K", "N"}  # of MatMulNBits, which onnx does not know
+    # Of MatMulNBits and of attention, which onnx does not know.
+    of_onnxruntime = {"K", "N", "do_rotary", "rotary_interleaved", "unidirectional"}
     assert set(RANGES) <= known | of_onnxruntime
 
 

@@ -287,7 +287,7 @@ def pool(k: Kit, node: Node, x: Operand) -> Operand:
     out = k.empty((x.shape[0], window.out[1], window.out[0], x.shape[3]), HALF)
     if out.size:
         options = {"AVERAGE": None} if node.op_type == "AveragePool" else {}
-        counted = int(node.attrs.get("count_include_pad", 0))
+        counted = int(node.attrs.get("count_include_pad", 0) != 0)
         _slide(k, window, x, out, (), (i32(0), f32(0), f32(0)), counted, **options)
     return out
 

@@ -42,7 +42,7 @@ def pool(k: Kit, node: Node, x: Operand) -> Operand:
         int4(window.stride),
         int4(window.begin),
         int4(window.dilation),
-        i32(int(node.attrs.get("count_include_pad", 0))),
+        i32(int(node.attrs.get("count_include_pad", 0) != 0)),
         int4(window.end),
         **options,
     )
