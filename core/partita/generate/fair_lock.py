@@ -10,16 +10,29 @@ has it, each change of the line is one call of a ``deque``, and leaving twice do
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from contextlib import suppress
 
+from partita.system.living import Living
+
+Bed = tuple[int, threading.Lock]
+"""What a thread sleeps on while it waits, and that thread."""
+
 
 class FairLock:
-    """A lock that is got by places in its line."""
+    """A lock that is got by places in its line.
+
+    Attributes:
+        is_lost: Whether this process was forked while another thread had it, which is not here:
+            what it guards may be half done for good.
+    """
 
     def __init__(self) -> None:
-        self._line: deque[threading.Lock] = deque()
+        self._line: deque[Bed] = deque()
+        self.is_lost = False
+        _all.add(self)
 
     @property
     def waiting(self) -> int:
@@ -29,6 +42,14 @@ class FairLock:
     def place(self) -> Place:
         """What one user of it takes it by, again and again."""
         return Place(self._line)
+
+    def forget_others(self) -> None:
+        """Leaves a line in which this thread alone may be, as a child process has to."""
+        own = threading.get_ident()
+        self.is_lost |= bool(self._line) and self._line[0][0] != own
+        for bed in [*self._line]:
+            if bed[0] != own:
+                self._line.remove(bed)
 
 
 class Place:
@@ -41,18 +62,18 @@ class Place:
         line: Of those who have the lock (the first) or wait for it, what each of them sleeps on.
     """
 
-    def __init__(self, line: deque[threading.Lock]) -> None:
+    def __init__(self, line: deque[Bed]) -> None:
         self._line = line
-        self._bed = threading.Lock()
+        self._bed = 0, threading.Lock()
 
     def __enter__(self) -> None:
-        bed = threading.Lock()  # a new one: somebody may still be about to release the last one
-        bed.acquire()
-        self._bed = bed
+        lock = threading.Lock()  # a new one: somebody may still be about to release the last one
+        lock.acquire()
+        self._bed = bed = threading.get_ident(), lock
         try:
             self._line.append(bed)
             if self._line[0] is not bed:
-                bed.acquire()
+                lock.acquire()
         except BaseException:  # Ctrl-C: nobody is here any more to take the lock
             self.leave()
             raise
@@ -66,4 +87,16 @@ class Place:
             self._line.remove(self._bed)
         # Whoever is first has the lock. It is no matter if he knows, and is awake.
         with suppress(IndexError, RuntimeError):
-            self._line[0].release()
+            self._line[0][1].release()
+
+
+_all: Living[FairLock] = Living()
+
+
+def _after_fork() -> None:
+    for lock in _all:
+        lock.forget_others()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

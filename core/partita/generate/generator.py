@@ -17,6 +17,7 @@ from partita.errors import (
     ContextLengthError,
     DeviceMemoryError,
     InfeasiblePlanError,
+    InferError,
     InputError,
     PlanError,
     TokenizerError,
@@ -276,10 +277,12 @@ class Generator:
         place = self._lock.place()
         try:
             with place:
+                self._check_process()
                 for generation in generations:
                     self._batch.submit(generation)
             while going:
                 with place:
+                    self._check_process()
                     if not any(one.pieces or one.has_ended for one in going):
                         self._batch.step()
                 for one in going:
@@ -293,6 +296,19 @@ class Generator:
             place.leave()
             for generation in generations:
                 generation.is_given_up = True
+
+    def _check_process(self) -> None:
+        """Refuses to go on with caches that another thread wrote to when the process was forked.
+
+        Raises:
+            InferError: That was so.
+        """
+        if self._lock.is_lost:
+            raise InferError(
+                "Another thread made a step with this generator when the process was forked, and "
+                "its caches may be half written here; make another Generator in this process, or "
+                "fork while none makes a step."
+            )
 
     def _generation(
         self,

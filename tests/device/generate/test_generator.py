@@ -1,6 +1,8 @@
 """Generating with a small decoder on device CPU, compared with float64 without any cache."""
 
 import gc
+import os
+import signal
 import threading
 import weakref
 from dataclasses import replace
@@ -15,6 +17,7 @@ import partita
 from partita.errors import (
     ContextLengthError,
     DeviceMemoryError,
+    InferError,
     InputError,
     ModelFormatError,
     TokenizerError,
@@ -300,3 +303,36 @@ def test_a_cache_that_there_is_no_room_for_is_an_error_with_its_size(monkeypatch
     expected = r"keys and values of 3 sequences of 16 tokens, 0\.0 MB: Out of memory\. Each token"
     with pytest.raises(DeviceMemoryError, match=expected):
         Generator(model, "CPU", 16, batch=3)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
+def test_a_process_forked_in_a_step_of_another_thread_refuses_to_go_on(make, monkeypatch):
+    """Its caches may be half written; to wait for the thread would be for ever."""
+    generator, step = make(), ContinuousBatch.step
+    entered, leave = threading.Event(), threading.Event()
+
+    def slow(batch):
+        entered.set()
+        leave.wait(60)
+        step(batch)
+
+    def tokens():
+        return tokens_of(generator.generate(PROMPTS[0], max_new_tokens=3))
+
+    monkeypatch.setattr(ContinuousBatch, "step", slow)
+    other = threading.Thread(target=tokens)
+    other.start()
+    assert entered.wait(60)
+    child = os.fork()
+    if not child:
+        signal.alarm(60)  # ends a process that waits for ever
+        try:
+            tokens()
+        except InferError as error:
+            os._exit("when the process was forked" not in str(error))
+        os._exit(2)
+    leave.set()
+    other.join()
+    assert os.waitpid(child, 0)[1] == 0
+    assert tokens() == [tiny.expected_tokens(PROMPTS[0], 3, WEIGHTS)]

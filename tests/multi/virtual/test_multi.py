@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 
 import numpy as np
@@ -15,6 +17,7 @@ from partita.errors import (
     PluginError,
     UnsupportedOpError,
 )
+from partita_virtual.multi.device_pool import DevicePool, PooledDevice
 
 from ..fakes import FakeDevice, core_with, evaluate
 from ..graphs import CHAIN, X
@@ -147,3 +150,16 @@ def test_wrong_results_are_blamed_on_the_devices_that_compute(device, whose):
     compiled = core.compile_model(CHAIN, device)
     with pytest.raises(PluginError, match=rf"float64.* The plugin of {whose} is at fault"):
         compiled({"x": X})
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
+def test_a_child_process_waits_for_no_request_of_its_parent():
+    pool = DevicePool([PooledDevice("A", None, 1)], False)
+    member = pool.acquire("of another thread", (), lambda: False)
+    child = os.fork()
+    if not child:
+        signal.alarm(60)  # ends a process that waits for ever
+        os._exit(pool.acquire("own", (), lambda: False) is not member)
+    assert os.waitpid(child, 0)[1] == 0
+    assert member.users == {"of another thread"}

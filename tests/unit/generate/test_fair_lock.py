@@ -1,5 +1,7 @@
 """A lock that goes to who has waited longest."""
 
+import os
+import signal
 import sys
 import threading
 import time
@@ -155,3 +157,39 @@ def test_leaving_again_takes_it_from_nobody():
 def take_and_leave(turns):
     with turns.place():
         pass
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
+@pytest.mark.parametrize("is_others", [True, False])
+def test_a_child_process_has_no_threads_in_its_line_but_its_own(is_others):
+    turns, entered, leave = FairLock(), threading.Event(), threading.Event()
+
+    def hold():
+        with turns.place():
+            entered.set()
+            leave.wait(60)
+
+    def fork():
+        child = os.fork()
+        if not child:
+            signal.alarm(60)  # ends a process that waits for ever
+            if is_others:
+                take_and_leave(turns)
+            os._exit(4 * turns.is_lost + turns.waiting)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    other = threading.Thread(target=hold)
+    if is_others:
+        other.start()
+        assert entered.wait(60)
+        found = fork()
+    else:
+        with turns.place():
+            other.start()
+            wait_for(lambda: turns.waiting == 1)
+            found = fork()
+    leave.set()
+    other.join()
+    assert found == 4 * is_others
+    assert not turns.is_lost

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from partita.contract.device_model import DeviceModel
 from partita.errors import InferCancelledError, in_words
+from partita.system.living import Living
 from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
 from partita.system.threads.sleepers import Sleepers
 
@@ -50,6 +52,12 @@ class DevicePool:
         self._lock = InterruptSafeLock()
         self._waiting = Sleepers()
         self._notes: list[str] = []
+        _all.add(self)
+
+    def begin_anew(self) -> None:
+        """Forgets all requests that run, as a child process has to: their threads are not here."""
+        for member in self._devices:
+            member.users.clear()
 
     @property
     def present(self) -> tuple[PooledDevice, ...]:
@@ -142,3 +150,15 @@ class DevicePool:
 
 def _has_room(member: PooledDevice) -> bool:
     return len(member.users) < member.capacity
+
+
+_all: Living[DevicePool] = Living()
+
+
+def _after_fork() -> None:
+    for pool in _all:
+        pool.begin_anew()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
