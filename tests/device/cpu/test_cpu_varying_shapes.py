@@ -854,8 +854,13 @@ ROWS = """g (float[N,7,12] x, int64[M] i) => (float[a,b,c] y) <int64[2] last = {
     long = Unsqueeze(i, last) length = Shape(i) shape = Concat <axis = 0> (length, other)
     wide = Expand(long, shape) y = GatherElements <axis = 0> (x, wide) }"""
 
+ONE = """g (float[N,7,12] x) => (float[b,c] y) <int64 last = {-1}> {
+    y = Gather <axis = 0> (x, last) }"""
 
-@pytest.mark.parametrize("text", [PARTS, ROWS], ids=["parts of tensors", "indices of rows"])
+
+@pytest.mark.parametrize(
+    "text", [PARTS, ROWS, ONE], ids=["parts of tensors", "indices of rows", "one row"]
+)
 @pytest.mark.parametrize("sizes", [(3, 1, 4), (1, 2, 5, 2)], ids=str)
 def test_what_is_rewritten_for_some_sizes_serves_others(text, sizes):
     proto = parser.parse_model('<ir_version: 10, opset_import: ["": 18]> ' + text)

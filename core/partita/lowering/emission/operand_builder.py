@@ -42,6 +42,11 @@ def _plain_result(dtype: np.dtype[Any], fn: Callable[..., Array], *args: Any) ->
     return plain(np.asarray(fn(*args), dtype))
 
 
+def _only_element(dtype: np.dtype[Any], fn: Callable[..., Array], *args: Any) -> Any:
+    """The one element of a function's result."""
+    return np.asarray(fn(*args), dtype).item()
+
+
 def _constant(array: Any) -> Operand:
     """A new operand for constant elements."""
     elements = plain(np.asarray(array))
@@ -184,10 +189,13 @@ class OperandBuilder:
                 :meth:`partita.lowering.shapes.symbolic_size.Recording.evaluate`.
             args: Its arguments; a size that is no argument but within one is taken as a number.
         """
-        kind = np.dtype(dtype)
+        kind, dims = np.dtype(dtype), tuple(shape)
+        if not dims:  # one that stands for a whole array cannot be told from a number
+            element = evaluated(_only_element, kind, fn, *args)
+            return Operand((), kind, np.array(element, object if type(element) is Size else kind))
         elements = evaluated(_plain_result, kind, fn, *args)
         if type(elements) is Size:
-            return Operand(tuple(shape), kind, np.array(elements, object))
+            return Operand(dims, kind, np.array(elements, object))
         return Operand(elements.shape, kind, elements)  # without sizes, as the elements are
 
     def value(self, x: Operand, anywhere: bool = False) -> Array:
