@@ -365,6 +365,7 @@ def _depthwise_line(
     while column < last:
         left = column * stride - p[_LEFT]
         n = _pixels_at_once(left, last - column, stride, across, width)
+        groups = _groups_of(n, left, last - column, stride, across, width)
         found = call_depthwise_pixels(
             kernels[n],
             (
@@ -385,12 +386,13 @@ def _depthwise_line(
                 target.pitch,
                 target.parts,
                 target.low_plane,
+                groups,
                 *bounds,
             ),
         )
         largest = max(largest, found)
-        to += n * target.pitch
-        column += n
+        to += n * groups * target.pitch
+        column += n * groups
     return largest
 
 
@@ -405,6 +407,28 @@ def _pixels_at_once(left: int, rest: int, stride: int, across: int, width: int) 
     need = (n - 1) * stride + across
     clipped = across // 2
     return 1 if -left > clipped or left + need - width > clipped else n
+
+
+@loop(inline=True)
+def _groups_of(n: int, left: int, rest: int, stride: int, across: int, width: int) -> Any:
+    """How many groups of n pixels, from the next one on, one call computes.
+
+    Args:
+        n: `_pixels_at_once`.
+        left: The column of the image that the first tap of the next pixel lies on.
+        rest: Pixels that are left of the line.
+        stride: Across.
+        across: Taps across.
+        width: Of the image.
+    """
+    if n == 1:
+        return 1
+    groups = rest // n
+    if n == _MOST and rest % _MOST:
+        # Until those that are left are computed evenly.
+        groups = max(1, min(groups, rest % _ALMOST))
+    inside = (across // 2 + width - left - across) // stride + 1
+    return max(1, min(groups, inside // n))
 
 
 @loop(effort=Effort.CALLS)

@@ -211,7 +211,7 @@ call_transpose = calling(*[_I64] * 4)
 call_depthwise_rows = calling(*[_I64] * 12, _F32, _F32, _I64)
 """Calls a depthwise convolution; see `depthwise_rows.PARAMETERS`."""
 
-call_depthwise_pixels = calling(*[_I64] * 17, _F32, _F32, _I64, returns=_I64)
+call_depthwise_pixels = calling(*[_I64] * 18, _F32, _F32, _I64, returns=_I64)
 """The same on images as they lie; see `depthwise_pixels.PARAMETERS`. Returns an int64."""
 
 call_pack_pixels = calling(*[_I64] * 6)

@@ -9,6 +9,7 @@ far apart that no processor foresees them.
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 
 from partita_cpu.llvm.epilogue import gated, prefetch
 from partita_cpu.llvm.function import Function
@@ -27,7 +28,7 @@ from partita_cpu.llvm.tiles.fma import multiply_pairs, pairs_of
 PARAMETERS = (
     "ptr %x, i64 %row, i64 %pixel, i64 %rows, i64 %below, i64 %begin, i64 %end, ptr %w, "
     "i64 %w_block, ptr %bias, i64 %blocks, i64 %channels, i64 %stored, ptr %y, i64 %y_pixel, "
-    "i64 %parts, i64 %low_plane, float %low, float %high, i64 %gate"
+    "i64 %parts, i64 %low_plane, i64 %groups, float %low, float %high, i64 %gate"
 )
 """x: the first column of the first row. row, pixel: bytes between rows of taps, and pixels. rows:
 how many rows of taps lie in the image. below: how many rows below these are needed next, which are
@@ -38,7 +39,8 @@ in the order of `EVEN_FIRST`, 32 after 32, as long as so many exist. blocks: how
 channels: how many exist in these. stored: how many are written, at least as many; of those that do
 not exist, some number. y: the first output pixel; y_pixel: bytes to the next. parts: 0, or in how
 many bfloat16 results are split, 2 or 3; only for kernels that can. low_plane: bytes from each part
-to the next. gate: see `epilogue.gated`. low, high: bounds, if there is no gate.
+to the next. groups: how many groups of pixels to compute, each next to the one before it; begin and
+end are those of the first one. gate: see `epilogue.gated`. low, high: bounds, if there is no gate.
 
 Returns the largest absolute value among the results as the bits of a float32, from kernels whose
 results go to AMX as bfloat16; others 0.
@@ -151,6 +153,7 @@ class _Depthwise:
         self._vector, self._ints = f"<{lanes} x float>", f"<{lanes} x i32>"
         self._load = load_half if half else masked_load
         self._columns = columns(*sizes)
+        self._x, self._y, self._left, self._right = "%x", "%y", "%begin", "%end"
 
     def function(self) -> Function:
         f, lanes = self._f, self._lanes
@@ -163,26 +166,34 @@ class _Depthwise:
             whole = f.let(f"icmp sge i64 {left}, {lanes}")
             count = f.let(f"select i1 {whole}, i64 %rows, i64 0")
             rest = f.let(f"sub i64 %rows, {count}")
-            state = self._begin(index, 1)
-            after = f.loop(count, state, lambda _, values: self._row(values, inside, False))
-            state = [(kind, a) for (kind, _), a in zip(state, after, strict=True)]
-            after = f.loop(rest, state, lambda _, values: self._row(values, inside, True))
             stored = f.let(f"sub i64 %stored, {first}")
             mask = column_masks(f, stored, lanes, 1)[0]
-            sums = [self._finished(after[2:], low, high)]
-            self._store(sums, first, mask)
-            return [self._largest(sums, carried[0])]
+
+            def group(largest: str) -> str:
+                state = self._begin(index, 1)
+                after = f.loop(count, state, lambda _, values: self._row(values, inside, False))
+                state = [(kind, a) for (kind, _), a in zip(state, after, strict=True)]
+                after = f.loop(rest, state, lambda _, values: self._row(values, inside, True))
+                sums = [self._finished(after[2:], low, high)]
+                self._store(sums, first, mask)
+                return self._largest(sums, largest)
+
+            return [self._groups(group, carried[0])]
 
         def pair(number: str, carried: list[str]) -> list[str]:
             index = f.let(f"mul i64 {number}, 2")
-            state, pixels = self._begin(index, 2), self._pixels
-            row = self._row_of_pairs if self._in_pairs else self._row_of_two
-            after = f.loop("%rows", state, lambda _, values: row(values))
-            sums = [after[3 : 3 + pixels], after[3 + pixels :]]
-            sums = [self._finished(found, low, high) for found in sums]
             first = f.let(f"mul i64 {index}, {lanes}")
-            self._store(sums, first, None)
-            return [self._largest(sums, carried[0])]
+            row = self._row_of_pairs if self._in_pairs else self._row_of_two
+
+            def group(largest: str) -> str:
+                state, pixels = self._begin(index, 2), self._pixels
+                after = f.loop("%rows", state, lambda _, values: row(values))
+                sums = [after[3 : 3 + pixels], after[3 + pixels :]]
+                sums = [self._finished(found, low, high) for found in sums]
+                self._store(sums, first, None)
+                return self._largest(sums, largest)
+
+            return [self._groups(group, carried[0])]
 
         start, before = "zeroinitializer", "0"
         if (self._half or self._pixels >= PAIRED_PIXELS) and lanes == PAIRED_LANES:
@@ -199,11 +210,33 @@ class _Depthwise:
         f.do(f"ret i64 {f.let(f'zext i32 {found} to i64')}")
         return f
 
+    def _groups(self, group: Callable[[str], str], largest: str) -> str:
+        """Computes the same blocks of one group of pixels after another, whose taps lie at hand.
+
+        Args:
+            group: Writes one; takes and returns the largest values so far.
+            largest: Those before it.
+        """
+        f = self._f
+        places = [("ptr", "%x"), ("ptr", "%y"), ("i64", "%begin"), ("i64", "%end")]
+        further = self._pixels * self._stride
+        right = f.let(f"mul i64 %pixel, {further}")
+        down = f.let(f"mul i64 %y_pixel, {self._pixels}")
+
+        def one(_: str, carried: list[str]) -> list[str]:
+            self._x, self._y, self._left, self._right = carried[:4]
+            found = group(carried[4])
+            x, y = f.at(carried[0], right), f.at(carried[1], down)
+            begin, end = (f.let(f"sub i64 {place}, {further}") for place in carried[2:4])
+            return [x, y, begin, end, found]
+
+        return f.loop("%groups", [*places, (self._ints, largest)], one)[4]
+
     def _begin(self, index: str, wide: int) -> list[tuple[str, str]]:
         """What changes from row to row of taps of so many blocks, with its first values."""
         f, v, lanes = self._f, self._vector, self._lanes
         unit, first = 2 if self._half else 4, f.let(f"mul i64 {index}, {self._lanes}")
-        x = f.at("%x", f.let(f"mul i64 {first}, {unit}"))
+        x = f.at(self._x, f.let(f"mul i64 {first}, {unit}"))
         w = f.at("%w", f.let(f"mul i64 {index}, %w_block"))
         bias = f.at("%bias", f.let(f"mul i64 {first}, 4"))
         state = [("ptr", x), ("ptr", w)] + ([("ptr", f.at(w, "%w_block"))] if wide > 1 else [])
@@ -262,11 +295,12 @@ class _Depthwise:
         for column in range(self._columns):
             clear = edge <= column < self._columns - edge
             every = clear and not partial
+            there = at if clear else self._place(at, column)
             if self._half and wide > 1:
-                elements = self._load_pair(at, None if every else self._mask(None, column, 2))
+                elements = self._load_pair(there, None if every else self._mask(None, column, 2))
             else:
                 mask = None if every else inside if clear else self._mask(inside, column)
-                places = [f.at(at, 4 * lanes * i) if i else at for i in range(wide)]
+                places = [f.at(there, 4 * lanes * i) if i else there for i in range(wide)]
                 elements = [self._load(f, lanes, place, mask) for place in places]
             for i, element in enumerate(elements):
                 for tap in range(self._across):
@@ -312,7 +346,8 @@ class _Depthwise:
         for column in range(self._columns):
             clear = edge <= column < self._columns - edge
             mask = None if clear else self._mask(None, column, 2)
-            bits = load_words(f, 2 * lanes, at, mask)
+            there = at if clear else self._place(at, column)
+            bits = load_words(f, 2 * lanes, there, mask)
             words = f.let(f"bitcast <{2 * lanes} x i16> {bits} to {ints}")
             # Even channels by themselves above zeros, odd ones below.
             even = f.let(f"shl {ints} {words}, {shift}")
@@ -332,11 +367,24 @@ class _Depthwise:
         further = [f.at(w, 4 * lanes * across) for w in rows]
         return [f.at(x, "%row"), *further, *sums]
 
+    def _exists(self, column: int) -> str:
+        """Whether a column lies in the image."""
+        f = self._f
+        after = f.let(f"icmp sge i64 {column}, {self._left}")
+        before = f.let(f"icmp slt i64 {column}, {self._right}")
+        return f.let(f"and i1 {after}, {before}")
+
+    def _place(self, at: str, column: int) -> str:
+        """Where a column is read: one outside of the image, of which nothing is, at the weights.
+
+        Beside an image may lie a page that is not there. To find that a masked load reads none of
+        it takes processors hundreds of cycles.
+        """
+        return self._f.let(f"select i1 {self._exists(column)}, ptr {at}, ptr %w")
+
     def _mask(self, inside: str | None, column: int, wide: int = 1) -> str:
         f, lanes = self._f, wide * self._lanes
-        after = f.let(f"icmp sge i64 {column}, %begin")
-        before = f.let(f"icmp slt i64 {column}, %end")
-        exists = f.let(f"and i1 {after}, {before}")
+        exists = self._exists(column)
         mask = f"<{lanes} x i1>"
         inside = inside or "splat (i1 true)"
         return f.let(f"select i1 {exists}, {mask} {inside}, {mask} zeroinitializer")
@@ -362,14 +410,14 @@ class _Depthwise:
         pixels = [list(pixel) for pixel in zip(*blocks, strict=True)]
 
         def floats() -> None:
-            to = f.at("%y", f.let(f"mul i64 {first}, 4"))
+            to = f.at(self._y, f.let(f"mul i64 {first}, 4"))
             for pixel in pixels:
                 for i, x in enumerate(pixel):
                     masked_store(f, lanes, x, f.at(to, 4 * lanes * i), mask)
                 to = f.at(to, "%y_pixel")
 
         def halves(parts: int) -> None:
-            to = f.at("%y", f.let(f"mul i64 {first}, 2"))
+            to = f.at(self._y, f.let(f"mul i64 {first}, 2"))
             for pixel in pixels:
                 if len(pixel) > 1 and self._half:
                     words = f.let(f"bitcast <32 x bfloat> {rounded_pair(f, *pixel)} to {shorts}")
