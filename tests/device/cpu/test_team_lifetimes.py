@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import sys
+import threading
 import time
 
 import numpy as np
@@ -159,3 +160,27 @@ def test_a_child_process_leaves_the_threads_of_its_parent_alone(new):
     shares = []
     team.run(lambda *share: shares.append(share))
     assert sorted(shares) == [(tid, 5) for tid in range(5)]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
+def test_a_child_process_has_the_team_with_which_another_thread_computed():
+    """Else it would compute all of its life on one thread."""
+    team, entered, leave = Team(3), threading.Event(), threading.Event()
+
+    def compute(tid, nt):
+        entered.set()
+        leave.wait(PATIENCE_S)
+
+    other = threading.Thread(target=team.run, args=(compute,))
+    other.start()
+    assert entered.wait(PATIENCE_S)
+    child = os.fork()
+    if not child:
+        signal.alarm(PATIENCE_S)
+        shares = []
+        team.run(lambda *share: shares.append(share))
+        os._exit(sorted(shares) != [(0, 3), (1, 3), (2, 3)])
+    leave.set()
+    other.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

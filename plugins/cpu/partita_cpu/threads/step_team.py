@@ -52,6 +52,11 @@ class Team:
         self._turn = Turn()
         self._workers: list[_Worker] = []
         self._pid = 0
+        _all.add(self)
+
+    def begin_anew(self) -> None:
+        """Forgets who computes, as a child process has to: that thread is not here."""
+        self._turn = Turn()
 
     def run(self, fn: Callable[..., Any], *args: Any) -> None:
         """Computes all shares; returns when all are done.
@@ -103,6 +108,18 @@ class Team:
             count = 1 + len(self._workers)
             _log.info("Device CPU runs on %d of %d threads for now: %s", count, self.size, error)
         return self._workers
+
+
+_all: Living[Team] = Living()
+
+
+def _after_fork() -> None:
+    for team in _all:
+        team.begin_anew()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def team_of(size: int, stream: int, pinned: bool = False) -> Team:

@@ -427,6 +427,10 @@ class ThreadPool:
         if failed:
             raise_failure(failed, explain)
 
+    def begin_anew(self) -> None:
+        """Forgets who runs rows, as a child process has to: that thread is not here."""
+        self._turn = Turn()
+
     def _block(self) -> int:
         """Fresh shared memory, at the start of a cache line."""
         entry = _entry(*_DISMISSING)
@@ -499,6 +503,15 @@ def _stop_all() -> None:
         pool.stop()
     for thread in _threads:
         thread.join(_MOST_END_S)
+
+
+def _after_fork() -> None:
+    for pool in _pools:
+        pool.begin_anew()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def raise_failure(failed: int, explain: Callable[[int], None] | None) -> NoReturn:
