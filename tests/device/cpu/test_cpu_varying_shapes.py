@@ -12,6 +12,7 @@ from judge import onnxruntime_results
 from onnx import TensorProto, helper, numpy_helper, parser
 
 import partita
+from partita.errors import InputError
 from partita_cpu.jit.isa import isa
 
 WIDTH, CHANNELS = 6, 4
@@ -872,6 +873,22 @@ def test_what_is_rewritten_for_some_sizes_serves_others(text, sizes):
             feeds["i"] = rng.integers(-size, size, size + 1)
         (due,) = onnxruntime_results(proto, feeds)
         np.testing.assert_array_equal(request.infer(feeds)["y"], due)
+
+
+def test_a_row_that_is_not_there_is_refused_where_arithmetic_reads_rows_of_tensors():
+    text = """g (float[N,M,4] x) => (float[a] y) <int64 third = {2}, int64 last = {-1},
+        float w = {3}> {
+        rows = Gather <axis = 1> (x, third) row = Gather <axis = 0> (rows, last)
+        y = Mul(row, w) }"""
+    proto = parser.parse_model('<ir_version: 10, opset_import: ["": 18]> ' + text)
+    request = partita.Core().compile_model(proto, "CPU").create_infer_request()
+    x = np.random.default_rng(0).standard_normal((3, 5, 4)).astype(np.float32)
+    w = np.float32(3)
+    np.testing.assert_array_equal(request.infer({"x": x})["y"], w * x[-1, 2])
+    for size in (2, 1):
+        with pytest.raises(InputError, match="index 2 is out of range"):
+            request.infer({"x": x[:, :size]})
+    np.testing.assert_array_equal(request.infer({"x": x[:2, :4]})["y"], w * x[1, 2])
 
 
 def test_windows_that_are_padded_turned_and_cut_have_few_recordings():

@@ -119,7 +119,10 @@ def _gathered(node: Node, result: Value, view: Strided, shape: Dims) -> Strided 
     if index is None or index.const is None or index.const.size != 1:
         return None
     axis, first = int(node.attrs.get("axis", 0)) % len(view.shape), int(index.const.reshape(-1)[0])
-    return view.part(axis, first % view.shape[axis], 1).reshaped(shape)
+    size = view.shape[axis]
+    if first >= size or -first > size:
+        return None  # the Gather itself refuses it
+    return view.part(axis, first % size, 1).reshaped(shape)
 
 
 def _split(node: Node, result: Value, view: Strided, shape: Dims) -> Strided | None:
