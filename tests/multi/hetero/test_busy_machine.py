@@ -40,7 +40,6 @@ def time(monkeypatch):
     for name, value in (("READ_BYTES", (BYTES,)), ("SIDES", (64,)), ("MANY_SIDE", 64)):
         monkeypatch.setattr(probes, name, value)
     monkeypatch.setattr(probes, "MANY_ROWS", 4)
-    monkeypatch.setattr(probes, "beyond_caches", lambda: 0)
     return TIME
 
 

@@ -14,7 +14,6 @@ import partita
 from partita.cli.main import main
 from partita.contract.query import ReasonCode
 from partita.errors import CompileError, ContextLengthError, InfeasiblePlanError, PlanError
-from partita.system.cache_sizes import CacheSizes
 from partita_hetero.cost import attention_probe, product_probe
 from partita_hetero.cost import device_speed as probes
 from partita_hetero.cost.attention_probe import AttentionShape, AttentionSpeed, speed_of_attention
@@ -418,7 +417,6 @@ def test_the_command_says_how_long_a_context_may_be(command, tmp_path):
 def probe(monkeypatch, tmp_path):
     """Measures a device with probes of few bytes; the device's runs are counted."""
     monkeypatch.setattr(probes, "READ_BYTES", (1 << 16, 1 << 17))
-    monkeypatch.setattr(probes, "beyond_caches", lambda: 0)
     monkeypatch.setattr(probes, "SIDES", (32, 64))
     monkeypatch.setattr(probes, "MANY_SIDE", 64)
     monkeypatch.setattr(probes, "MANY_ROWS", 4)
@@ -548,31 +546,11 @@ def test_a_device_that_takes_one_row_cannot_be_measured(probe):
         probe(Small(1 << 30, rows=1))
 
 
-@pytest.mark.parametrize(
-    ("l3", "weights", "wanted"),
-    [
-        (0, 5 << 30, 512 << 20),
-        (2 << 20, 5 << 30, 512 << 20),
-        (20 << 20, 5 << 30, 1280 << 20),
-        (20 << 20, 600 << 20, 1280 << 20),
-        (20 << 20, 100 << 20, 128 << 20),
-        (20 << 30, 5 << 30, 2 << 30),
-    ],
-)
-def test_a_probe_reads_more_than_caches_hold_of_a_large_model(monkeypatch, l3, weights, wanted):
-    monkeypatch.setattr(probes, "cache_sizes", lambda: CacheSizes(32 << 10, 1 << 20, l3))
-    monkeypatch.setattr(probes, "usable_processors", lambda: 16)
-    sizes = probes.DecoderSizes(set(), weights, 64, token_bytes=weights)
-    assert sizes.read_bytes == wanted
-    assert sizes.held_bytes == min(weights, max(wanted, 512 << 20))
-
-
 ATTENTION, CACHES = AttentionShape(4, 2, 16, 32), attention_probe.Caches(3, 1024)
 
 
 def test_attention_is_told_by_probes_of_its_own_sizes(monkeypatch, tmp_path):
     monkeypatch.setattr(probes, "READ_BYTES", (1 << 16,))
-    monkeypatch.setattr(probes, "beyond_caches", lambda: 0)
     monkeypatch.setattr(probes, "SIDES", (32, 64))
     monkeypatch.setattr(probes, "MANY_SIDE", 64)
     core = partita.Core()

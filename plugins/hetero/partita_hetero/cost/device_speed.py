@@ -23,8 +23,6 @@ import partita
 from partita.contract.core_api import CoreAPI
 from partita.contract.device_model import new_runner, offered_in_place
 from partita.errors import PLUGIN_FAILURES, PlanError, in_words
-from partita.system.cache_sizes import cache_sizes
-from partita.system.processors import usable_processors
 from partita.tensors.tensor import HostTensor
 from partita_hetero.cost.attention_probe import (
     PROBES,
@@ -49,12 +47,7 @@ _log = logging.getLogger("partita.hetero")
 
 READ_BYTES = (64 << 20, 96 << 20, 128 << 20, 192 << 20, 512 << 20)
 """Weights of the probe of one row: as many as the model has, since caches of processors may hold
-those of small models, but no more than the last, or than :func:`beyond_caches`."""
-
-TIMES_CACHES, BEYOND_CACHES = 4, 2 << 30
-"""Weights of which processors' caches hold next to nothing by the time that they are read again:
-so many times what the caches hold, but no more bytes than the second number. Of 512 MiB, a cache of
-300 still holds a part."""
+those of small models, but no more than the last."""
 
 SIDES = (512, 1024, 2048, 4096)
 """Of its matrices: the one next to those of the model. Threads wait for one another at the end of
@@ -75,12 +68,6 @@ TINY_SIDE, TINY_PRODUCTS = 64, 16
 EFFORT = Effort(warm=2, least=3, most=25, seconds=0.3)
 READ_EFFORT = Effort(warm=2, least=7, most=1000, seconds=1.0, least_seconds=1.0)
 TINY_EFFORT = Effort(warm=5, least=200, most=200)
-
-
-def beyond_caches() -> int:
-    """Bytes of which this machine's last caches hold next to nothing, once all have been read."""
-    whole = cache_sizes().l3 * usable_processors()
-    return min(TIMES_CACHES * whole, BEYOND_CACHES)
 
 
 @dataclass(frozen=True)
@@ -300,18 +287,12 @@ class DecoderSizes(NamedTuple):
     @property
     def read_bytes(self) -> int:
         """Weights of the probes of one row that tell how fast a format is read."""
-        sizes = *READ_BYTES, self._most_bytes
-        return next((size for size in sizes if size >= self.weight_bytes), self._most_bytes)
+        return next((size for size in READ_BYTES if size >= self.weight_bytes), READ_BYTES[-1])
 
     @property
     def held_bytes(self) -> int:
         """Weights, or caches, of probes that have the decoder's own sizes."""
-        return min(self.token_bytes, self._most_bytes)
-
-    @property
-    def _most_bytes(self) -> int:
-        """The most that a probe of one row reads."""
-        return max(READ_BYTES[-1], beyond_caches())
+        return min(self.token_bytes, READ_BYTES[-1])
 
     def read_in_chains(self, kind: WeightFormat, rows: Mapping[Product, float]) -> float | None:
         """Bytes of a format that a device reads a second; ``None`` if chains do not tell.
