@@ -22,13 +22,16 @@ PATIENCE_S = 60
 
 
 def threads():
-    """Those of teams, and of whatever else begins threads in their way."""
+    """Those of teams, and of whatever else begins threads in their way: the first frame of each.
+
+    The number of a thread that has ended is another one's soon.
+    """
     found = set()
-    for thread, frame in sys._current_frames().items():
+    for frame in sys._current_frames().values():
         while frame.f_back is not None:
             frame = frame.f_back
         if frame.f_code.co_filename == system_thread.__file__:
-            found.add(thread)
+            found.add(frame)
     return found
 
 
