@@ -10,7 +10,6 @@ has it, each change of the line is one call of a ``deque``, and leaving twice do
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import deque
 from contextlib import suppress
@@ -90,13 +89,4 @@ class Place:
             self._line[0][1].release()
 
 
-_all: Living[FairLock] = Living()
-
-
-def _after_fork() -> None:
-    for lock in _all:
-        lock.forget_others()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+_all = Living(in_child=FairLock.forget_others)

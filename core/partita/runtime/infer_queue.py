@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-import os
 import threading
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -21,14 +19,13 @@ from partita.runtime.async_run import (
 )
 from partita.runtime.binding.input_names import Inputs
 from partita.runtime.infer_request import InferRequest
+from partita.system.living import Living
 from partita.system.own_process import ProcessBound
 from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
 from partita.system.threads.sleepers import Sleepers
 
 if TYPE_CHECKING:
     from partita.runtime.compiled_model import CompiledModel
-
-_queues: weakref.WeakSet[AsyncInferQueue] = weakref.WeakSet()
 
 
 class AsyncInferQueue(ProcessBound):
@@ -392,10 +389,4 @@ def _interrupted(error: BaseException) -> bool:
     return threading.current_thread() is threading.main_thread()
 
 
-def _after_fork() -> None:
-    for queue in list(_queues):
-        queue._begin_anew()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+_queues = Living(in_child=AsyncInferQueue._begin_anew)

@@ -10,7 +10,6 @@ thread.
 
 from __future__ import annotations
 
-import os
 import sys
 from _thread import LockType, RLock
 
@@ -52,15 +51,10 @@ class InterruptSafeLock(RLock):  # type: ignore[misc]  # final for type checkers
         __enter__ = take
 
 
-_all: Living[InterruptSafeLock] = Living()
+def _free_of_others(lock: InterruptSafeLock) -> None:
+    """Frees a lock that another thread had, which a child has not; as Python frees its own."""
+    if not lock._is_owned():  # type: ignore[attr-defined]  # types of Python's own lock
+        lock._at_fork_reinit()  # type: ignore[attr-defined]  # leave these out
 
 
-def _after_fork() -> None:
-    """Frees the locks that other threads had, which the child has not; as Python frees its own."""
-    for lock in _all:
-        if not lock._is_owned():  # type: ignore[attr-defined]  # types of Python's own lock
-            lock._at_fork_reinit()  # type: ignore[attr-defined]  # leave these out
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+_all = Living(in_child=_free_of_others)

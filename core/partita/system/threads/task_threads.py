@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import atexit
-import os
 import queue
 import threading
-import weakref
 from collections.abc import Callable
 from typing import Any
 
+from partita.system.living import Living
 from partita.system.threads.interrupt_safe_lock import InterruptSafeLock
 from partita.system.threads.thread_limit import more_threads
 
 Task = tuple[Callable[..., object], tuple[Any, ...]]
-
-_all: weakref.WeakSet[TaskThreads] = weakref.WeakSet()
 
 
 class TaskThreads:
@@ -91,10 +88,4 @@ class TaskThreads:
                 self._open -= 1
 
 
-def _after_fork() -> None:
-    for threads in list(_all):
-        threads.begin_anew()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+_all = Living(in_child=TaskThreads.begin_anew)

@@ -110,16 +110,7 @@ class Team:
         return self._workers
 
 
-_all: Living[Team] = Living()
-
-
-def _after_fork() -> None:
-    for team in _all:
-        team.begin_anew()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+_all = Living(in_child=Team.begin_anew)
 
 
 def team_of(size: int, stream: int, pinned: bool = False) -> Team:

@@ -491,7 +491,7 @@ class ThreadPool:
             thread.join(_MOST_END_S)
 
 
-_pools: Living[ThreadPool] = Living()
+_pools = Living(in_child=ThreadPool.begin_anew)
 _threads: Living[SystemThread] = Living()
 """Of all pools, those that nobody has any more among them."""
 
@@ -503,15 +503,6 @@ def _stop_all() -> None:
         pool.stop()
     for thread in _threads:
         thread.join(_MOST_END_S)
-
-
-def _after_fork() -> None:
-    for pool in _pools:
-        pool.begin_anew()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 def raise_failure(failed: int, explain: Callable[[int], None] | None) -> NoReturn:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from partita.contract.device_model import DeviceModel
@@ -152,13 +151,4 @@ def _has_room(member: PooledDevice) -> bool:
     return len(member.users) < member.capacity
 
 
-_all: Living[DevicePool] = Living()
-
-
-def _after_fork() -> None:
-    for pool in _all:
-        pool.begin_anew()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+_all = Living(in_child=DevicePool.begin_anew)
